@@ -48,7 +48,7 @@ type Cell struct {
 	Windows       int     // trusted windows inside the cell
 	CoveredS      float64 // seconds of the cell that trusted windows cover
 	DRAMBytes     timeline.Measure
-	ThrottledS    float64 // GPU-seconds under a throttle reason, over the target's GPUs
+	ThrottledS    float64          // GPU-seconds under a throttle reason, over the target's GPUs
 	ModelledBytes timeline.Measure // DRAM traffic that the byte model expects
 
 	// Said.
