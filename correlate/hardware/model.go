@@ -1,0 +1,133 @@
+package hardware
+
+import (
+	_ "embed" // the model table is a file of its own, so that other tools can read it
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Model is what a published configuration says of a language model. Parameters count numbers, not bytes.
+type Model struct {
+	Name         string `json:"name"`
+	Layers       int    `json:"layers"`
+	Hidden       int    `json:"hidden"`
+	Heads        int    `json:"heads"`
+	KVHeads      int    `json:"kv_heads"`     // zero with latent attention
+	HeadDim      int    `json:"head_dim"`     // zero with latent attention
+	Intermediate int    `json:"intermediate"` // of one expert, if there are experts
+	Vocab        int    `json:"vocab"`
+	Tied         bool   `json:"tied"` // the output head is the embedding table
+
+	Experts           int `json:"experts"` // routed experts a layer; zero for a dense model
+	TopK              int `json:"topk"`    // routed experts a token
+	SharedExperts     int `json:"shared_experts"`
+	DenseLayers       int `json:"dense_layers"` // leading layers without experts, in a model that has them
+	DenseIntermediate int `json:"dense_intermediate"`
+
+	KVLoraRank int `json:"kv_lora_rank"` // latent attention; zero otherwise
+	QLoraRank  int `json:"q_lora_rank"`
+	QKRope     int `json:"qk_rope"`
+	QKNope     int `json:"qk_nope"`
+	VHead      int `json:"v_head"`
+
+	SlidingWindow     int  `json:"sliding_window"` // tokens; zero without
+	SlidingAlternates bool `json:"sliding_every_other_layer"`
+
+	ParamsTotal    int64 `json:"params_total"`
+	ParamsStreamed int64 `json:"params_streamed_all"`            // total less an embedding table that is not the head
+	ParamsActive   int64 `json:"params_active_per_token"`        // of ParamsStreamed, with top-k of the experts
+	ExpertParams   int64 `json:"expert_params"`                  // one expert of one layer
+	NonExpert      int64 `json:"non_expert_params_streamed"`     // of ParamsStreamed, outside routed experts
+	KVElems        int64 `json:"kv_elems_per_token"`             // numbers the KV cache holds for a token
+	KVElemsFull    int64 `json:"kv_elems_per_token_full_layers"` // of them, on layers without a window; zero if no layer has one
+}
+
+// HeadParams returns the number of parameters of the output head.
+func (m Model) HeadParams() int64 { return int64(m.Vocab) * int64(m.Hidden) }
+
+// MoE reports whether m routes tokens to experts.
+func (m Model) MoE() bool { return m.Experts > 0 }
+
+// MLA reports whether m caches a latent instead of keys and values.
+func (m Model) MLA() bool { return m.KVLoraRank > 0 }
+
+//go:embed data/models.json
+var modelsJSON []byte
+
+// modelTable is read once; the error is what every look-up then returns.
+var modelTable, errModelTable = readModelTable(modelsJSON)
+
+func readModelTable(b []byte) ([]Model, error) {
+	var ms []Model
+	if err := json.Unmarshal(b, &ms); err != nil {
+		return nil, fmt.Errorf("read model table: %w", err)
+	}
+	for i := range ms {
+		if ms[i].ExpertParams == 0 {
+			ms[i].NonExpert = ms[i].ParamsStreamed
+		}
+	}
+	return ms, nil
+}
+
+// Models returns all models of the table, in its order.
+func Models() []Model { return slices.Clone(modelTable) }
+
+// modelSuffixes are parts of published names that do not change the architecture.
+var modelSuffixes = []string{
+	"instruct", "chat", "base", "it", "hf", "fp8", "bf16", "awq", "gptq", "int8", "int4", "w4a16", "w8a8", "quantized", "dynamic",
+	"2507", "thinking", "v01", "v02", "v03", "nvfp4", "mxfp4", "kv", "0324", "turbo", "quant", "marlin",
+}
+
+// modelAliases maps a model's key to the key of the table's entry with the same architecture and counts.
+var modelAliases = map[string]string{
+	"metallama318b": "llama318b", "metallama3170b": "llama3170b", "metallama31405b": "llama31405b",
+	"llama38b": "llama318b", "metallama38b": "llama318b", "llama370b": "llama3170b", "metallama370b": "llama3170b",
+	"llama3370b": "llama3170b", "llama27b": "llama27b", "llama213b": "llama213b", "llama270b": "llama270b",
+	"mixtral8x7bv01": "mixtral8x7b", "deepseekr1": "deepseekv3", "deepseekr10528": "deepseekv3", "deepseekv30324": "deepseekv3",
+	"deepseekv31": "deepseekv3", "qwq32b": "qwen2532b", "deepseekr1distillllama8b": "llama318b",
+	"deepseekr1distillllama70b": "llama3170b", "deepseekr1distillqwen32b": "qwen2532b",
+}
+
+// LookupModel returns the model of that name: a table's name, the full name of a published repository such as
+// "meta-llama/Llama-3.1-8B-Instruct", or a common short form. Owners, capitals, punctuation and suffixes that do not
+// change the architecture do not count. An unknown name is an error that names the nearest entries; nothing is guessed.
+func LookupModel(name string) (Model, error) {
+	if errModelTable != nil {
+		return Model{}, errModelTable
+	}
+	for _, key := range modelKeys(name) {
+		if a, ok := modelAliases[key]; ok {
+			key = a
+		}
+		for _, m := range modelTable {
+			if spelling(m.Name) == key {
+				return m, nil
+			}
+		}
+	}
+	var names []string
+	for _, m := range modelTable {
+		names = append(names, m.Name)
+	}
+	return Model{}, unknown("model", baseName(name), names)
+}
+
+// baseName returns a repository's name or a path's last element.
+func baseName(name string) string {
+	name = strings.TrimRight(strings.TrimSpace(name), "/")
+	return name[strings.LastIndexByte(name, '/')+1:]
+}
+
+// modelKeys returns the keys to look for: the whole name, then the name with one more known suffix cut off each time.
+func modelKeys(name string) []string {
+	words := strings.FieldsFunc(strings.ToLower(baseName(name)), func(r rune) bool { return r == '-' || r == '_' || r == ' ' || r == ':' })
+	keys := []string{spelling(strings.Join(words, ""))}
+	for len(words) > 1 && slices.Contains(modelSuffixes, spelling(words[len(words)-1])) {
+		words = words[:len(words)-1]
+		keys = append(keys, spelling(strings.Join(words, "")))
+	}
+	return keys
+}
