@@ -1,0 +1,136 @@
+package stats
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"gonum.org/v1/gonum/stat/distuv"
+
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+// maxTimeBlocks bounds the memory of a TimeMean: when there would be more, blocks merge in pairs.
+const maxTimeBlocks = 4096
+
+// TimeMean is a running mean of values that come at instants, with an interval that allows for values near in time
+// being alike, as requests that share a batch are. It keeps sums by block of time, so that its memory is bounded. The
+// zero TimeMean has blocks of one second.
+type TimeMean struct {
+	width  time.Duration
+	first  int64 // number of the first block, in widths since instant zero
+	blocks []timeBlock
+	sum    timeBlock
+}
+
+type timeBlock struct {
+	n, sum float64
+}
+
+// Add takes the value x that came at instant t. What is no number is ignored.
+func (m *TimeMean) Add(t timeline.Instant, x float64) {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return
+	}
+	if m.width == 0 {
+		m.width = time.Second
+	}
+	if len(m.blocks) == 0 {
+		m.first, m.blocks = m.number(t), []timeBlock{{}}
+	}
+	for {
+		k := m.number(t)
+		if lo, hi := min(k, m.first), max(k, m.first+int64(len(m.blocks))-1); hi-lo >= maxTimeBlocks {
+			m.double()
+			continue
+		}
+		if k < m.first {
+			m.blocks = slices.Insert(m.blocks, 0, make([]timeBlock, m.first-k)...)
+			m.first = k
+		}
+		for k >= m.first+int64(len(m.blocks)) {
+			m.blocks = append(m.blocks, timeBlock{})
+		}
+		m.blocks[k-m.first].add(timeBlock{1, x})
+		m.sum.add(timeBlock{1, x})
+		return
+	}
+}
+
+// Len returns how many values were added.
+func (m *TimeMean) Len() int { return int(m.sum.n) }
+
+// Mean returns the mean, and false for no values.
+func (m *TimeMean) Mean() (float64, bool) {
+	if m.sum.n == 0 {
+		return 0, false
+	}
+	return m.sum.sum / m.sum.n, true
+}
+
+// Interval returns the interval of the mean at the given level, over blocks of at least atLeast (pass about the time
+// over which values are alike, such as the mean length of a request). It treats blocks as clusters of unequal size
+// and widens for what correlation is left between neighbours. Fewer than [MinBlocks] blocks with values give none.
+func (m *TimeMean) Interval(level float64, atLeast time.Duration) (timeline.Interval, bool) {
+	bs := m.merged(atLeast)
+	if len(bs) < MinBlocks || level <= 0 || level >= 1 {
+		return timeline.Interval{}, false
+	}
+	at := m.sum.sum / m.sum.n
+	resid := make([]float64, len(bs))
+	var ss float64
+	for i, b := range bs {
+		resid[i] = b.sum - at*b.n
+		ss += resid[i] * resid[i]
+	}
+	k := float64(len(bs))
+	r := min(max(0, Lag1Corrected(resid)), maxAutocorrelation)
+	se := math.Sqrt(ss*k/(k-1)*(1+r)/(1-r)) / m.sum.n
+	half := se * distuv.StudentsT{Mu: 0, Sigma: 1, Nu: k - 1}.Quantile(0.5+level/2)
+	return timeline.Interval{Low: at - half, High: at + half}, true
+}
+
+// merged returns the blocks that hold values, in order, put together to at least the given width.
+func (m *TimeMean) merged(atLeast time.Duration) []timeBlock {
+	if len(m.blocks) == 0 {
+		return nil
+	}
+	by := int(max(1, (atLeast+m.width-1)/m.width))
+	var out []timeBlock
+	for i := 0; i < len(m.blocks); i += by {
+		var b timeBlock
+		for _, o := range m.blocks[i:min(i+by, len(m.blocks))] {
+			b.add(o)
+		}
+		if b.n > 0 {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// double makes blocks twice as wide.
+func (m *TimeMean) double() {
+	first := m.first >> 1
+	var out []timeBlock
+	for i, b := range m.blocks {
+		k := int((m.first+int64(i))>>1 - first)
+		if k == len(out) {
+			out = append(out, timeBlock{})
+		}
+		out[k].add(b)
+	}
+	m.width, m.first, m.blocks = m.width*2, first, out
+}
+
+// number returns which block t falls in, rounding down for instants before zero too.
+func (m *TimeMean) number(t timeline.Instant) int64 {
+	w := int64(m.width)
+	k := int64(t) / w
+	if int64(t)%w < 0 {
+		k--
+	}
+	return k
+}
+
+func (b *timeBlock) add(o timeBlock) { b.n, b.sum = b.n+o.n, b.sum+o.sum }

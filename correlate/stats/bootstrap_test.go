@@ -1,0 +1,186 @@
+package stats_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tpotscope/tpotscope/correlate/stats"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+// coverage returns the part of series of n values of an AR(1) process whose interval holds the true mean.
+func coverage(t *testing.T, seed uint64, trials, n, block int, rho float64) float64 {
+	t.Helper()
+	r := rng(seed)
+	covered := 0
+	for range trials {
+		xs := ar1(r, n, rho, 10)
+		iv, ok := stats.Bootstrap{Block: block, Resamples: 400, Rand: r}.Mean(xs)
+		if !ok {
+			t.Fatalf("no interval for n=%d block=%d", n, block)
+		}
+		if iv.Low <= 10 && 10 <= iv.High {
+			covered++
+		}
+	}
+	return float64(covered) / float64(trials)
+}
+
+func TestBlockBootstrapCoversWhereTheNaiveOneFails(t *testing.T) {
+	if got := coverage(t, 2, 2000, 400, 20, 0.6); got < 0.92 || got > 0.97 {
+		t.Errorf("blocks of 20 cover %.3f, want 0.92 to 0.97", got)
+	}
+	r := rng(3)
+	naive := 0
+	for range 500 {
+		xs := ar1(r, 400, 0.6, 10)
+		iv, _ := stats.Bootstrap{Block: 1, Resamples: 400, Rand: r}.Interval(len(xs), func(idx []int) float64 {
+			var s float64
+			for _, i := range idx {
+				s += xs[i]
+			}
+			return s / float64(len(idx))
+		})
+		if iv.Low <= 10 && 10 <= iv.High {
+			naive++
+		}
+	}
+	if got := float64(naive) / 500; got >= 0.85 {
+		t.Errorf("single values cover %.3f: the test series is too tame to tell the two apart", got)
+	}
+}
+
+func TestBlockBootstrapCoverageOverLengthAndCorrelation(t *testing.T) {
+	for _, n := range []int{50, 100, 300} {
+		for _, rho := range []float64{0, 0.4, 0.8} {
+			block := max(5, min(n/10, 15))
+			t.Run(fmt.Sprintf("n=%d r=%v block=%d", n, rho, block), func(t *testing.T) {
+				got := coverage(t, uint64(n)+uint64(100*rho), 1500, n, block, rho)
+				t.Logf("covered %.3f", got)
+				if got < 0.90 || got > 0.98 {
+					t.Errorf("covered %.3f, want 0.90 to 0.98", got)
+				}
+			})
+		}
+	}
+}
+
+func TestFewerThanTenBlocksGiveNoInterval(t *testing.T) {
+	xs := make([]float64, 99)
+	b := stats.Bootstrap{Block: 10, Rand: rng(1)}
+	if _, ok := b.Mean(xs); ok {
+		t.Error("Mean of 9 blocks has an interval")
+	}
+	if _, ok := b.Interval(99, func([]int) float64 { return 0 }); ok {
+		t.Error("Interval of 9 blocks has an interval")
+	}
+	if _, ok := b.Mean(make([]float64, 100)); !ok {
+		t.Error("Mean of 10 blocks has none")
+	}
+}
+
+func TestBootstrapRepeats(t *testing.T) {
+	xs := ar1(rng(8), 200, 0.3, 0)
+	a, _ := stats.Bootstrap{Block: 7, Rand: rng(9)}.Mean(xs)
+	b, _ := stats.Bootstrap{Block: 7, Rand: rng(9)}.Mean(xs)
+	if a != b {
+		t.Errorf("same source, other interval: %v and %v", a, b)
+	}
+}
+
+func TestBlockIndicesAreBlocksOnACircle(t *testing.T) {
+	idx := stats.BlockIndices(nil, 23, 5, rng(4))
+	if len(idx) != 23 {
+		t.Fatalf("%d indices, want 23", len(idx))
+	}
+	for i, k := range idx {
+		if k < 0 || k >= 23 {
+			t.Fatalf("index %d out of range", k)
+		}
+		if i%5 != 0 && k != (idx[i-1]+1)%23 {
+			t.Errorf("index %d does not follow its neighbour: %v", i, idx)
+		}
+	}
+	var seen [23]int
+	r := rng(6)
+	for range 4000 {
+		idx = stats.BlockIndices(idx[:0], 23, 5, r)
+		for _, k := range idx {
+			seen[k]++
+		}
+	}
+	if lo, hi := slices.Min(seen[:]), slices.Max(seen[:]); float64(lo) < 0.9*4000 || float64(hi) > 1.1*4000 {
+		t.Errorf("indices drawn between %d and %d times, want about 4000 each", lo, hi)
+	}
+}
+
+func TestTimeMeanCovers(t *testing.T) {
+	// Requests share the state of the second they fall in, so that they are not independent: a naive interval fails.
+	r := rng(12)
+	covered, naive := 0, 0
+	const trials = 800
+	for range trials {
+		var m stats.TimeMean
+		state := ar1(r, 120, 0.5, 10)
+		var xs []float64
+		for s, level := range state {
+			for range 1 + r.IntN(6) {
+				x := level + 0.3*r.NormFloat64()
+				xs = append(xs, x)
+				m.Add(timeline.Instant(s)*timeline.Instant(time.Second)+timeline.Instant(r.Int64N(1e9)), x)
+			}
+		}
+		iv, ok := m.Interval(0.95, 4*time.Second)
+		if !ok {
+			t.Fatal("no interval")
+		}
+		if iv.Low <= 10 && 10 <= iv.High {
+			covered++
+		}
+		at, _ := m.Mean()
+		var ss float64
+		for _, x := range xs {
+			ss += (x - at) * (x - at)
+		}
+		if math.Abs(at-10) <= 1.96*math.Sqrt(ss)/float64(len(xs)) {
+			naive++
+		}
+	}
+	if got := float64(covered) / trials; got < 0.92 || got > 0.98 {
+		t.Errorf("covered %.3f, want 0.92 to 0.98", got)
+	}
+	if got := float64(naive) / trials; got > 0.85 {
+		t.Errorf("the naive interval covers %.3f: the test is too tame", got)
+	}
+}
+
+func TestTimeMeanKeepsBoundedMemoryAndItsSum(t *testing.T) {
+	var m stats.TimeMean
+	r := rng(13)
+	var sum float64
+	for range 20_000 {
+		x := r.Float64()
+		sum += x
+		m.Add(timeline.Instant(r.Int64N(int64(400*time.Hour)))-timeline.Instant(200*time.Hour), x)
+	}
+	if got, _ := m.Mean(); math.Abs(got-sum/20_000) > 1e-12 {
+		t.Errorf("mean %v, want %v", got, sum/20_000)
+	}
+	if m.Len() != 20_000 {
+		t.Errorf("Len %d", m.Len())
+	}
+	iv, ok := m.Interval(0.95, 0)
+	if !ok || iv.High-iv.Low > 0.02 || iv.Low > 0.5 || iv.High < 0.5 {
+		t.Errorf("interval %v, %v of uniform values", iv, ok)
+	}
+	var few stats.TimeMean
+	for i := range 9 {
+		few.Add(timeline.Instant(i)*timeline.Instant(time.Second), 1)
+	}
+	if _, ok := few.Interval(0.95, 0); ok {
+		t.Error("nine seconds of values give an interval")
+	}
+}
