@@ -1,0 +1,77 @@
+package scrape
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"syscall"
+)
+
+// Bounds of what is read from an engine.
+const (
+	maxMetricsBytes  = 4 << 20
+	maxIdentityBytes = 1 << 20
+)
+
+// Reasons why an engine gave nothing. They are what an event's detail says, and hold nothing that the engine sent.
+var (
+	errRefused    = errors.New("connection refused")
+	errTimeout    = errors.New("no answer in time")
+	errNoAnswer   = errors.New("no answer")
+	errTooLarge   = errors.New("answer too large")
+	errUnreadable = errors.New("metrics not readable")
+	errUnknown    = errors.New("metrics of no known engine")
+)
+
+// statusError is an answer that is not 200.
+type statusError int
+
+// Error names the status.
+func (e statusError) Error() string { return fmt.Sprintf("status %d", int(e)) }
+
+// get reads one page of the engine. An answer that is not 200, a redirect among them, is an error.
+func (s *Scraper) get(ctx context.Context, path string, limit int64) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base+path, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("ask engine: %w", err)
+	}
+	if path == "/metrics" {
+		// Without this an engine may choose OpenMetrics, which names counters otherwise.
+		req.Header.Set("Accept", "text/plain;version=0.0.4")
+	}
+	if s.cfg.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+s.cfg.Token)
+	}
+	resp, err := s.http.Do(req)
+	if err != nil {
+		return nil, reason(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, statusError(resp.StatusCode)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if err != nil {
+		return nil, reason(err)
+	}
+	if int64(len(body)) > limit {
+		return nil, errTooLarge
+	}
+	return body, nil
+}
+
+// reason reduces an error of the HTTP client to one of the words above.
+func reason(err error) error {
+	var ne net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return errRefused
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &ne) && ne.Timeout():
+		return errTimeout
+	}
+	return errNoAnswer
+}
