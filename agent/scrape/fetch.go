@@ -50,7 +50,7 @@ func (s *Scraper) get(ctx context.Context, path string, limit int64) ([]byte, er
 	if err != nil {
 		return nil, reason(err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }() // only read from
 	if resp.StatusCode != http.StatusOK {
 		return nil, statusError(resp.StatusCode)
 	}

@@ -111,7 +111,7 @@ func (s *Scraper) Run(ctx context.Context) error {
 	tick := time.NewTicker(s.cfg.Interval)
 	defer tick.Stop()
 	for {
-		s.Once(ctx)
+		_ = s.Once(ctx) // told to the sink as an event
 		select {
 		case <-ctx.Done():
 			return nil
