@@ -1,0 +1,318 @@
+package scenario
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tpotscope/tpotscope/correlate/hardware"
+)
+
+// Bounds of what a file may ask for, so that a hostile one cannot ask for much.
+const (
+	maxLength  = 2 * time.Hour
+	maxLine    = 4096
+	maxLines   = 2000
+	maxGPUs    = 64
+	maxTokens  = 1 << 20
+	maxStreams = 4096
+	maxRate    = 2000
+)
+
+// parser reads one file. Lines speak in any order but two: duration comes before spans, and a target before what
+// names it.
+type parser struct {
+	s *Scenario
+}
+
+// keywords are the first words of lines.
+var keywords = map[string]func(*parser, []string) error{
+	"seed": (*parser).seed, "duration": (*parser).duration, "gpu": (*parser).gpu, "target": (*parser).target,
+	"engine": (*parser).engine, "load": (*parser).load, "request": (*parser).request, "fault": (*parser).fault,
+	"counter": (*parser).counter, "phase": (*parser).phase, "expect": (*parser).expect,
+}
+
+// Parse reads a scenario. An error names the file, the line, what is wrong and the nearest known word.
+func Parse(name string, r io.Reader) (*Scenario, error) {
+	p := &parser{s: &Scenario{Name: strings.TrimSuffix(name, ".scenario"), Seed: 1}}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, maxLine), maxLine)
+	n := 0
+	for lines.Scan() {
+		n++
+		if n > maxLines {
+			return nil, fmt.Errorf("parse %s: more than %d lines", name, maxLines)
+		}
+		text, _, _ := strings.Cut(lines.Text(), "#")
+		words := strings.Fields(text)
+		if len(words) == 0 {
+			continue
+		}
+		read, ok := keywords[words[0]]
+		if !ok {
+			return nil, fmt.Errorf("parse %s:%d: %w", name, n, unknownWord("keyword", words[0], slices.Sorted(maps.Keys(keywords))))
+		}
+		if p.s.Length == 0 && words[0] != "seed" && words[0] != "duration" {
+			return nil, fmt.Errorf("parse %s:%d: duration must come before %s", name, n, words[0])
+		}
+		if err := read(p, words[1:]); err != nil {
+			return nil, fmt.Errorf("parse %s:%d: %s: %w", name, n, words[0], err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("parse %s:%d: %w", name, n+1, err)
+	}
+	if err := p.check(); err != nil {
+		return nil, fmt.Errorf("parse %s: %w", name, err)
+	}
+	return p.s, nil
+}
+
+// check finds what no single line can tell.
+func (p *parser) check() error {
+	var errs []error
+	if p.s.Length == 0 {
+		errs = append(errs, errors.New("no duration"))
+	}
+	if len(p.s.Targets) == 0 {
+		errs = append(errs, errors.New("no target"))
+	}
+	if len(p.s.Loads) == 0 {
+		errs = append(errs, errors.New("no load and no request"))
+	}
+	for _, e := range p.s.Expect {
+		if !slices.ContainsFunc(p.s.Phases, func(ph Phase) bool { return ph.Name == e.Phase }) {
+			var known []string
+			for _, ph := range p.s.Phases {
+				known = append(known, ph.Name)
+			}
+			errs = append(errs, unknownWord("phase", e.Phase, known))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// readPairs splits a line and reads its pairs.
+func (p *parser) readPairs(keyword string, words []string, readers map[string]func(string) error) (fields, error) {
+	f, err := split(words, p.s.Length)
+	if err != nil {
+		return f, err
+	}
+	return f, f.read(keyword, readers, slices.Sorted(maps.Keys(readers)))
+}
+
+// one returns the only word of a line that must have just one.
+func (f *fields) one(what string) (string, error) {
+	if len(f.words) != 1 {
+		return "", fmt.Errorf("want one %s, got %d words", what, len(f.words))
+	}
+	return f.words[0], nil
+}
+
+// none refuses words of their own.
+func (f *fields) none() error {
+	if len(f.words) > 0 {
+		return fmt.Errorf("unexpected word %q", f.words[0])
+	}
+	return nil
+}
+
+func (p *parser) seed(words []string) error {
+	f := fields{words: words}
+	w, err := f.one("number")
+	if err != nil {
+		return err
+	}
+	if p.s.Seed, err = strconv.ParseUint(w, 10, 64); err != nil {
+		return fmt.Errorf("%q is not a whole number", w)
+	}
+	return nil
+}
+
+func (p *parser) duration(words []string) error {
+	f := fields{words: words}
+	w, err := f.one("duration")
+	if err != nil {
+		return err
+	}
+	if p.s.Length, err = parseDuration(w); err == nil && p.s.Length == 0 {
+		err = errRange
+	}
+	return err
+}
+
+func (p *parser) gpu(words []string) error {
+	count := 1
+	f, err := p.readPairs("gpu", words, map[string]func(string) error{"count": setInt(&count, 1, maxGPUs)})
+	if err != nil {
+		return err
+	}
+	g, err := hardware.LookupGPU(strings.Trim(strings.Join(f.words, " "), `"`))
+	if err != nil {
+		return err
+	}
+	if len(p.s.GPUs)+count > maxGPUs {
+		return fmt.Errorf("more than %d GPUs", maxGPUs)
+	}
+	p.s.GPUs = append(p.s.GPUs, slices.Repeat([]hardware.GPU{g}, count)...)
+	return nil
+}
+
+func (p *parser) target(words []string) error {
+	t := TargetSpec{TP: 1, Engine: DefaultEngine()}
+	t.DType, _ = hardware.LookupDType("bf16") //nolint:errcheck // the table has it
+	t.KVDType = t.DType
+	f, err := p.readPairs("target", words, map[string]func(string) error{
+		"model": func(v string) error {
+			var err error
+			t.Model, err = hardware.LookupModel(v)
+			return err
+		},
+		"dtype": setDType(&t.DType), "kv": setDType(&t.KVDType), "tp": setInt(&t.TP, 1, 16),
+		"gpus": func(v string) error {
+			for w := range strings.SplitSeq(v, ",") {
+				g := -1
+				if err := setInt(&g, 0, len(p.s.GPUs)-1)(w); err != nil {
+					return err
+				}
+				t.GPUs = append(t.GPUs, g)
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if t.Name, err = f.one("name"); err != nil {
+		return err
+	}
+	return p.addTarget(t)
+}
+
+// addTarget gives t its GPUs, which nobody else has.
+func (p *parser) addTarget(t TargetSpec) error {
+	taken := map[int]bool{}
+	for _, o := range p.s.Targets {
+		if o.Name == t.Name {
+			return fmt.Errorf("a second target %q", t.Name)
+		}
+		for _, g := range o.GPUs {
+			taken[g] = true
+		}
+	}
+	for g := 0; g < len(p.s.GPUs) && len(t.GPUs) < t.TP; g++ {
+		if !taken[g] && !slices.Contains(t.GPUs, g) {
+			t.GPUs = append(t.GPUs, g)
+		}
+	}
+	switch {
+	case t.Model.Name == "":
+		return errors.New("no model")
+	case !t.KVDType.KV:
+		return fmt.Errorf("kv=%s is no format for a KV cache", t.KVDType.Name)
+	case len(t.GPUs) != t.TP:
+		return fmt.Errorf("tp=%d needs as many free GPUs, got %d", t.TP, len(t.GPUs))
+	}
+	for i, g := range t.GPUs {
+		if taken[g] || slices.Contains(t.GPUs[:i], g) {
+			return fmt.Errorf("gpu %d is already in use", g)
+		}
+		if p.s.GPUs[g].Name != p.s.GPUs[t.GPUs[0]].Name {
+			return errors.New("the GPUs of one target must be alike")
+		}
+	}
+	p.s.Targets = append(p.s.Targets, t)
+	return nil
+}
+
+// setTarget reads the name of a target that has been declared.
+func (p *parser) setTarget(to *int) func(string) error {
+	return func(v string) error {
+		var known []string
+		for i, t := range p.s.Targets {
+			if t.Name == v {
+				*to = i
+				return nil
+			}
+			known = append(known, t.Name)
+		}
+		return unknownWord("target", v, known)
+	}
+}
+
+var errNoTarget = errors.New("it must come after a target")
+
+func (p *parser) engine(words []string) error {
+	if len(p.s.Targets) == 0 {
+		return errNoTarget
+	}
+	target := 0
+	f, err := split(words, p.s.Length)
+	if err != nil {
+		return err
+	}
+	for _, a := range f.pairs {
+		if a.Key == "target" {
+			if err := p.setTarget(&target)(a.Value); err != nil {
+				return err
+			}
+		}
+	}
+	e := &p.s.Targets[target].Engine
+	readers := map[string]func(string) error{
+		"target": p.setTarget(&target), "max_batch": setInt(&e.MaxBatch, 1, maxStreams), "budget": setInt(&e.TokenBudget, 1, maxTokens),
+		"chunk": setInt(&e.Chunk, 1, maxTokens), "block": setInt(&e.BlockSize, 1, 4096), "kv_blocks": setInt(&e.KVBlocks, 1, 1<<28),
+		"host": setDuration(&e.Host), "host_per_seq": setDuration(&e.HostPerSeq), "launch": setDuration(&e.Launch),
+		"graphs": setChoice(&e.Graphs, "on", "off"),
+	}
+	return errors.Join(f.none(), f.read("engine", readers, slices.Sorted(maps.Keys(readers))))
+}
+
+func (p *parser) load(words []string) error {
+	if len(p.s.Targets) == 0 {
+		return errNoTarget
+	}
+	l := Load{Stagger: 20 * time.Millisecond}
+	f, err := p.readPairs("load", words, map[string]func(string) error{
+		"target": p.setTarget(&l.Target), "streams": setInt(&l.Streams, 1, maxStreams), "rate": setFloat(&l.Rate, 0.001, maxRate),
+		"arrivals": setChoice(&l.Poisson, "poisson", "even"), "think": setDuration(&l.Think), "stagger": setDuration(&l.Stagger),
+		"prompt": setRange(&l.Prompt, maxTokens), "output": setRange(&l.Output, maxTokens),
+	})
+	if err = errors.Join(err, f.none()); err != nil {
+		return err
+	}
+	if (l.Streams > 0) == (l.Rate > 0) {
+		return errors.New("want one of streams= and rate=")
+	}
+	l.Over = f.over(p.s.Length)
+	return p.addLoad(l)
+}
+
+func (p *parser) request(words []string) error {
+	if len(p.s.Targets) == 0 {
+		return errNoTarget
+	}
+	var l Load
+	f, err := p.readPairs("request", words, map[string]func(string) error{
+		"target": p.setTarget(&l.Target), "at": setDuration(&l.Over.From),
+		"prompt": setRange(&l.Prompt, maxTokens), "output": setRange(&l.Output, maxTokens),
+	})
+	if err = errors.Join(err, f.none()); err != nil {
+		return err
+	}
+	return p.addLoad(l)
+}
+
+func (p *parser) addLoad(l Load) error {
+	if l.Prompt.Low == 0 || l.Output.Low == 0 {
+		return errors.New("want prompt= and output=")
+	}
+	p.s.Loads = append(p.s.Loads, l)
+	return nil
+}

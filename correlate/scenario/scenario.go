@@ -1,0 +1,223 @@
+// Package scenario is the ground truth that everything else is tested against: a small text format that states a
+// GPU, a model, an engine, its load and its faults, and a physics that turns it into a timeline of kernels.
+//
+// The physics runs a continuous-batching scheduler step by step. Each step is a list of kernels, and each kernel has a
+// duration, the bytes it moves, the tensor cycles it spends, the SMs it fills and the one thing that limits it. What a
+// counter would have read is an integral over those kernels; what bounded decode is the time of the kernels by their
+// limiter. The package derives both from the same list and from nothing else. It does not know how a verdict is
+// reached, shares no formula with the byte model that it checks, and so can contradict both.
+//
+// Everything here is pure: the same scenario gives the same timeline, to the byte. Times are offsets from the start.
+package scenario
+
+import (
+	"embed"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tpotscope/tpotscope/correlate/hardware"
+)
+
+// Span is the half-open stretch [From, To) of a scenario, as offsets from its start.
+type Span struct {
+	From, To time.Duration
+}
+
+// Contains reports whether t lies in s.
+func (s Span) Contains(t time.Duration) bool { return s.From <= t && t < s.To }
+
+// Length returns how long s is.
+func (s Span) Length() time.Duration { return s.To - s.From }
+
+// Scenario is a parsed scenario file.
+type Scenario struct {
+	Name     string
+	Seed     uint64
+	Length   time.Duration
+	GPUs     []hardware.GPU // by position
+	Targets  []TargetSpec
+	Loads    []Load
+	Faults   []Fault
+	Counters []CounterFault
+	Phases   []Phase
+	Expect   []Expectation
+}
+
+// TargetSpec is one engine and what it runs.
+type TargetSpec struct {
+	Name    string
+	GPUs    []int // positions, one a rank
+	Model   hardware.Model
+	DType   hardware.DType
+	KVDType hardware.DType
+	TP      int
+	Engine  EngineSpec
+}
+
+// EngineSpec is how an engine schedules and what its host costs.
+type EngineSpec struct {
+	MaxBatch    int           // requests that run at once
+	TokenBudget int           // tokens of one step, prompt and output together
+	Chunk       int           // prompt tokens of one request in one step, at most
+	BlockSize   int           // tokens of a block of the KV cache
+	KVBlocks    int           // zero: what memory leaves
+	Host        time.Duration // host time between two steps that the GPU waits for
+	HostPerSeq  time.Duration // and for each request in the batch
+	Launch      time.Duration // host time to launch one kernel outside a graph
+	Graphs      bool          // steps are replayed as graphs; false launches every kernel alone
+}
+
+// DefaultEngine returns the properties of an engine about which a scenario says nothing: those of a well-kept server
+// that schedules on the host between steps and replays its kernels as graphs.
+func DefaultEngine() EngineSpec {
+	return EngineSpec{
+		MaxBatch: 256, TokenBudget: 2048, Chunk: 2048, BlockSize: 16,
+		Host: 300 * time.Microsecond, HostPerSeq: 4 * time.Microsecond, Launch: 6 * time.Microsecond, Graphs: true,
+	}
+}
+
+// Range is a closed range of whole numbers, from which values are drawn evenly.
+type Range struct {
+	Low, High int
+}
+
+// Load is one source of requests. Exactly one of Streams, Rate and At speaks: a closed loop of that many streams, each
+// of which sends its next request when the last has finished; arrivals at a mean rate; or one request.
+type Load struct {
+	Target  int
+	Streams int
+	Rate    float64 // requests per second
+	Poisson bool    // arrivals of Rate are a Poisson process; otherwise they are evenly spaced
+	Think   time.Duration
+	Stagger time.Duration // between the first requests of the streams of a closed loop
+	Prompt  Range
+	Output  Range
+	Over    Span // of the arrivals; a single request has only From
+}
+
+// FaultKind names something that goes wrong with the machine.
+type FaultKind string
+
+// The faults of the machine. See the comments for what Value means.
+const (
+	PowerCap      FaultKind = "power_cap"      // enforced limit, W
+	ClockLock     FaultKind = "clock_lock"     // SM clock, Hz
+	Thermal       FaultKind = "thermal"        // SM clock that the thermal control allows, Hz
+	HostStall     FaultKind = "host_stall"     // s of host time more, every step or once an Every
+	BandwidthLoss FaultKind = "bandwidth_loss" // fraction of DRAM bandwidth lost
+	Eager         FaultKind = "eager"          // kernels are launched one by one, whatever the engine is set to
+	SlowLaunch    FaultKind = "slow_launch"    // s of host time for one launch
+)
+
+// Fault is one fault over a span. GPU and Target are -1 when it concerns all.
+type Fault struct {
+	Kind   FaultKind
+	Value  float64
+	Every  time.Duration
+	GPU    int
+	Target int
+	Over   Span
+}
+
+// Arg is one argument of a counter fault, as written.
+type Arg struct {
+	Key, Value string
+}
+
+// CounterFault is a fault of the instrument, not of the machine. This package only carries it, for whoever plays the
+// counters: nothing in the truth changes.
+type CounterFault struct {
+	Name string
+	Args []Arg
+	GPU  int // -1: all
+	Over Span
+}
+
+// Arg returns the argument of that key as written, and whether there is one. The fault's own value, as in "lag=300ms",
+// has the fault's name as its key.
+func (f CounterFault) Arg(key string) (string, bool) {
+	for _, a := range f.Args {
+		if a.Key == key {
+			return a.Value, true
+		}
+	}
+	return "", false
+}
+
+// Duration returns the argument of that key as a duration, or otherwise if it is absent.
+func (f CounterFault) Duration(key string, otherwise time.Duration) (time.Duration, error) {
+	v, ok := f.Arg(key)
+	if !ok {
+		return otherwise, nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		return 0, fmt.Errorf("read %s of counter fault %s: %w", key, f.Name, err)
+	}
+	return d, nil
+}
+
+// Number returns the argument of that key as a number, or otherwise if it is absent. A percentage is a fraction.
+func (f CounterFault) Number(key string, otherwise float64) (float64, error) {
+	v, ok := f.Arg(key)
+	if !ok {
+		return otherwise, nil
+	}
+	n, err := parseNumber(v, "")
+	if err != nil {
+		return 0, fmt.Errorf("read %s of counter fault %s: %w", key, f.Name, err)
+	}
+	return n, nil
+}
+
+// Expectation says which facts of a phase a test is to check against the truth. It never holds numbers: those come
+// from the timeline.
+type Expectation struct {
+	Phase  string
+	Target int
+	Facts  []string
+}
+
+// The facts that an expectation can name.
+const (
+	FactLimiter = "limiter" // the dominant limiter
+	FactShares  = "shares"  // the time shares
+	FactTPOT    = "tpot"    // the mean gap between tokens
+	FactBytes   = "bytes"   // DRAM bytes per step
+	FactBatch   = "batch"   // mean decode batch
+	FactClock   = "clock"   // mean SM clock and throttled time
+)
+
+//go:embed library/*.scenario
+var library embed.FS
+
+// Library returns the names of the scenarios that come with the program, sorted.
+func Library() []string {
+	entries, err := library.ReadDir("library")
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, strings.TrimSuffix(e.Name(), ".scenario"))
+	}
+	return names
+}
+
+// Open parses the library's scenario of that name, with or without its extension.
+func Open(name string) (*Scenario, error) {
+	name = strings.TrimSuffix(name, ".scenario")
+	if !slices.Contains(Library(), name) {
+		return nil, fmt.Errorf("open scenario: %w", &hardware.UnknownError{
+			Kind: "scenario", Name: name, Near: hardware.Nearest(name, Library(), 3),
+		})
+	}
+	f, err := library.Open("library/" + name + ".scenario")
+	if err != nil {
+		return nil, fmt.Errorf("open scenario: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // closing an embedded file cannot lose anything
+	return Parse(name+".scenario", f)
+}
