@@ -1,0 +1,296 @@
+package exporters
+
+import "github.com/tpotscope/tpotscope/correlate/timeline"
+
+// The metrics, in the order of the catalogue.
+const (
+	GPUDRAMBytes ID = iota
+	GPUSMActive
+	GPUTensorActive
+	GPUCovered
+	GPUThrottled
+	GPUInfo
+	GPUGraphicsActive
+	GPUOccupancy
+	GPUSMClock
+	GPUMemClock
+	GPUPower
+	GPUPowerLimit
+	GPUMemUsed
+	GPUTemperature
+
+	Decode
+	Tokens
+	Requests
+	TPOT
+	TTFT
+	ITL
+	WindowTPOT
+	BatchSize
+	Waiting
+	KVUsage
+	Coverage
+	TargetInfo
+	DecodeShare
+	DRAMBytes
+	ModelledBytes
+	Throttled
+	Preemptions
+	Steps
+	EngineTPOT
+	ICL
+	StallTime
+
+	SelfSamplerRate
+	SelfSamplerOverruns
+	SelfHelperRestarts
+	SelfRingDrops
+	SelfQueueSize
+	SelfQueueDrops
+	SelfExportErrors
+	SelfProbeEvents
+	SelfProbeLag
+	SelfAgentCPU
+	SelfAgentRSS
+	SelfBuildInfo
+
+	NumMetrics
+)
+
+// What tokens_total counts, in the order of its values.
+const (
+	tokensOutput = iota
+	tokensPrompt
+	tokensObserved
+)
+
+var (
+	gpuLabels    = []string{"hw.id", "target"}
+	targetLabels = []string{"target"}
+)
+
+// with returns labels and one more.
+func with(labels []string, more ...string) []string {
+	return append(append([]string{}, labels...), more...)
+}
+
+// throttleReasons lists the reasons that slow a busy GPU down, in the order of their bits.
+func throttleReasons() []string { return timeline.ReasonNames(timeline.ReasonThrottles) }
+
+func bounds() []string {
+	var names []string
+	for _, l := range timeline.Labels() {
+		names = append(names, string(l))
+	}
+	return names
+}
+
+func statuses() []string {
+	var names []string
+	for s := timeline.StatusOK; s <= timeline.StatusUnfinished; s++ {
+		names = append(names, s.String())
+	}
+	return names
+}
+
+// catalogue holds every series that tpotscope sends out. The Prometheus names are spelt here rather than computed, so
+// that they can be found with a search; a test holds them to the translation rules.
+var catalogue = [NumMetrics]Metric{
+	GPUDRAMBytes: {
+		Name: "tpotscope.gpu.dram", Prom: "tpotscope_gpu_dram_bytes_total", Unit: "By", Kind: Counter, Labels: gpuLabels,
+		Help: "DRAM traffic of the GPU over the covered seconds.",
+	},
+	GPUSMActive: {
+		Name: "tpotscope.gpu.sm_active", Prom: "tpotscope_gpu_sm_active_seconds_total", Unit: "s", Kind: Counter, Labels: gpuLabels,
+		Help: "Fraction of SMs busy, integrated over the covered seconds.",
+	},
+	GPUTensorActive: {
+		Name: "tpotscope.gpu.tensor_active", Prom: "tpotscope_gpu_tensor_active_seconds_total", Unit: "s", Kind: Counter, Profile: Standard, Labels: gpuLabels,
+		Help: "Activity of the tensor pipes, integrated over the covered seconds.",
+	},
+	GPUCovered: {
+		Name: "tpotscope.gpu.covered", Prom: "tpotscope_gpu_covered_seconds_total", Unit: "s", Kind: Counter, Labels: gpuLabels,
+		Help: "Seconds covered by trusted counter windows: the denominator of the other integrals.",
+	},
+	GPUThrottled: {
+		Name: "tpotscope.gpu.throttled", Prom: "tpotscope_gpu_throttled_seconds_total", Unit: "s", Kind: Counter, Profile: Standard,
+		Labels: with(gpuLabels, "reason"), Values: throttleReasons(),
+		Help: "Seconds under a reason that slows a busy GPU down. Reasons overlap: do not add them.",
+	},
+	GPUInfo: {
+		Name: "tpotscope.gpu.info", Prom: "tpotscope_gpu_info", Unit: "", Kind: Info, Profile: Standard,
+		Labels: with(gpuLabels, "hw.model", "hw.driver_version", "pci_bus_id", "simulated"),
+		Help:   "What the GPU is. Join on hw_id, which is the UUID that dcgm-exporter shows.",
+	},
+	GPUGraphicsActive: {
+		Name: "tpotscope.gpu.graphics_active", Prom: "tpotscope_gpu_graphics_active_seconds_total", Unit: "s", Kind: Counter, Profile: Full, Labels: gpuLabels,
+		Help: "Fraction of time in which any kernel was resident, integrated over the covered seconds.",
+	},
+	GPUOccupancy: {
+		Name: "tpotscope.gpu.sm_occupancy", Prom: "tpotscope_gpu_sm_occupancy_ratio", Unit: "1", Kind: Gauge, Profile: Full, Labels: gpuLabels,
+		Help: "Resident warps over the most possible, mean of the newest cell.",
+	},
+	GPUSMClock: {
+		Name: "tpotscope.gpu.sm_clock", Prom: "tpotscope_gpu_sm_clock_hertz", Unit: "Hz", Kind: Gauge, Profile: Full, Labels: gpuLabels,
+		Help: "SM clock, mean of the newest cell.",
+	},
+	GPUMemClock: {
+		Name: "tpotscope.gpu.memory_clock", Prom: "tpotscope_gpu_memory_clock_hertz", Unit: "Hz", Kind: Gauge, Profile: Full, Labels: gpuLabels,
+		Help: "Memory clock, mean of the newest cell.",
+	},
+	GPUPower: {
+		Name: "tpotscope.gpu.power", Prom: "tpotscope_gpu_power_watts", Unit: "W", Kind: Gauge, Profile: Full, Labels: gpuLabels,
+		Help: "Power draw, mean of the newest cell.",
+	},
+	GPUPowerLimit: {
+		Name: "tpotscope.gpu.power.limit", Prom: "tpotscope_gpu_power_limit_watts", Unit: "W", Kind: Gauge, Profile: Full, Labels: gpuLabels,
+		Help: "Enforced power limit.",
+	},
+	GPUMemUsed: {
+		Name: "tpotscope.gpu.memory.used", Prom: "tpotscope_gpu_memory_used_bytes", Unit: "By", Kind: Gauge, Profile: Full, Labels: gpuLabels,
+		Help: "Memory in use. This is capacity, not bandwidth.",
+	},
+	GPUTemperature: {
+		Name: "tpotscope.gpu.temperature", Prom: "tpotscope_gpu_temperature_celsius", Unit: "Cel", Kind: Gauge, Profile: Full, Labels: gpuLabels,
+		Help: "Temperature of the GPU.",
+	},
+
+	Decode: {
+		Name: "tpotscope.decode", Prom: "tpotscope_decode_seconds_total", Unit: "s", Kind: Counter, Scope: OfTarget,
+		Labels: with(targetLabels, "bound"), Values: bounds(),
+		Help: "Seconds in which the target decoded, by what bounded it.",
+	},
+	Tokens: {
+		Name: "tpotscope.tokens", Prom: "tpotscope_tokens_total", Unit: "{token}", Kind: Counter, Scope: OfTarget,
+		Labels: with(targetLabels, "kind"), Values: []string{"output", "prompt", "observed"},
+		Help: "Tokens: output the engine generated, prompt it processed, output the probe observed. Kinds overlap: do not add them.",
+	},
+	Requests: {
+		Name: "tpotscope.requests", Prom: "tpotscope_requests_total", Unit: "{request}", Kind: Counter, Scope: OfTarget, Profile: Standard, Level: timeline.L1,
+		Labels: with(targetLabels, "status"), Values: statuses(),
+		Help: "Requests that ended, by how. Warm-up is counted.",
+	},
+	TPOT: {
+		Name: "tpotscope.tpot", Prom: "tpotscope_tpot_seconds", Unit: "s", Kind: Histogram, Scope: OfTarget, Level: timeline.L1, Labels: targetLabels,
+		Help: "Time per output token, one value a request. Failed, cancelled and warm-up requests are left out.",
+	},
+	TTFT: {
+		Name: "tpotscope.ttft", Prom: "tpotscope_ttft_seconds", Unit: "s", Kind: Histogram, Scope: OfTarget, Level: timeline.L1, Labels: targetLabels,
+		Help: "Time to the first token, one value a request. Failed, cancelled and warm-up requests are left out.",
+	},
+	ITL: {
+		Name: "tpotscope.itl", Prom: "tpotscope_itl_seconds", Unit: "s", Kind: Histogram, Scope: OfTarget, Profile: Standard, Level: timeline.L2, Labels: targetLabels,
+		Help: "Gap of each token after the first event, only of streams that count tokens event by event. Not TPOT: one value a token.",
+	},
+	WindowTPOT: {
+		Name: "tpotscope.window_tpot", Prom: "tpotscope_window_tpot_seconds", Unit: "s", Kind: Gauge, Scope: OfTarget, Profile: Standard, Labels: targetLabels,
+		Help: "Decoding streams times time over tokens of the newest cell: TPOT of streams in flight.",
+	},
+	BatchSize: {
+		Name: "tpotscope.batch", Prom: "tpotscope_batch", Unit: "{request}", Kind: Gauge, Scope: OfTarget, Profile: Standard, Labels: targetLabels,
+		Help: "Mean running requests of the newest cell.",
+	},
+	Waiting: {
+		Name: "tpotscope.waiting", Prom: "tpotscope_waiting", Unit: "{request}", Kind: Gauge, Scope: OfTarget, Profile: Standard, Labels: targetLabels,
+		Help: "Mean queued requests of the newest cell.",
+	},
+	KVUsage: {
+		Name: "tpotscope.kv_cache.usage", Prom: "tpotscope_kv_cache_usage_ratio", Unit: "1", Kind: Gauge, Scope: OfTarget, Profile: Standard, Labels: targetLabels,
+		Help: "Fraction of the KV cache in use.",
+	},
+	Coverage: {
+		Name: "tpotscope.traffic.coverage", Prom: "tpotscope_traffic_coverage_ratio", Unit: "1", Kind: Gauge, Scope: OfTarget, Profile: Standard, Level: timeline.L1, Labels: targetLabels,
+		Help: "Output tokens the probe observed over those the engine generated. Absent where the engine does not count.",
+	},
+	TargetInfo: {
+		Name: "tpotscope.target.info", Prom: "tpotscope_target_info", Unit: "", Kind: Info, Scope: OfTarget, Profile: Standard,
+		Labels: with(targetLabels, "model", "dtype", "evidence"),
+		Help:   "What the target serves, and the evidence level of its newest cell.",
+	},
+	DecodeShare: {
+		Name: "tpotscope.decode.share", Prom: "tpotscope_decode_share_seconds_total", Unit: "s", Kind: Counter, Scope: OfTarget, Profile: Full,
+		Labels: with(targetLabels, "share"), Values: []string{"memory", "compute", "launch", "host", "other"},
+		Help: "Decoding seconds split by the shares of each determined cell.",
+	},
+	DRAMBytes: {
+		Name: "tpotscope.dram", Prom: "tpotscope_dram_bytes_total", Unit: "By", Kind: Counter, Scope: OfTarget, Profile: Full, Labels: targetLabels,
+		Help: "DRAM traffic of all the target's GPUs over cells that tell both this and what the byte model expects.",
+	},
+	ModelledBytes: {
+		Name: "tpotscope.dram.modelled", Prom: "tpotscope_dram_modelled_bytes_total", Unit: "By", Kind: Counter, Scope: OfTarget, Profile: Full, Labels: targetLabels,
+		Help: "DRAM traffic that the byte model expects over the same cells.",
+	},
+	Throttled: {
+		Name: "tpotscope.throttled", Prom: "tpotscope_throttled_seconds_total", Unit: "s", Kind: Counter, Scope: OfTarget, Profile: Full, Labels: targetLabels,
+		Help: "GPU-seconds under any reason that slows a busy GPU down.",
+	},
+	Preemptions: {
+		Name: "tpotscope.preemptions", Prom: "tpotscope_preemptions_total", Unit: "{preemption}", Kind: Counter, Scope: OfTarget, Profile: Full, Labels: targetLabels,
+		Help: "Requests the engine preempted.",
+	},
+	Steps: {
+		Name: "tpotscope.steps", Prom: "tpotscope_steps_total", Unit: "{step}", Kind: Counter, Scope: OfTarget, Profile: Full, Labels: targetLabels,
+		Help: "Iterations of the engine, where it tells.",
+	},
+	EngineTPOT: {
+		Name: "tpotscope.engine_tpot", Prom: "tpotscope_engine_tpot_seconds", Unit: "s", Kind: Gauge, Scope: OfTarget, Profile: Full, Labels: targetLabels,
+		Help: "The engine's own mean inter-token latency over the newest cell.",
+	},
+	ICL: {
+		Name: "tpotscope.icl", Prom: "tpotscope_icl_seconds", Unit: "s", Kind: Histogram, Scope: OfTarget, Profile: Full, Level: timeline.L2, Labels: targetLabels,
+		Help: "Gap of each token-bearing event after the first. A chunk is not a token.",
+	},
+	StallTime: {
+		Name: "tpotscope.stalls", Prom: "tpotscope_stalls_seconds_total", Unit: "s", Kind: Counter, Scope: OfTarget, Profile: Full, Level: timeline.L2, Labels: targetLabels,
+		Help: "Stream-seconds inside gaps that stand out from their own request.",
+	},
+
+	SelfSamplerRate: {
+		Name: "tpotscope.sampler.rate", Prom: "tpotscope_sampler_rate_hertz", Unit: "Hz", Kind: Gauge, Scope: OfAgent, Profile: Standard, Labels: []string{"hw.id"},
+		Help: "Counter windows read per second, as reached.",
+	},
+	SelfSamplerOverruns: {
+		Name: "tpotscope.sampler.overruns", Prom: "tpotscope_sampler_overruns_total", Unit: "{overrun}", Kind: Counter, Scope: OfAgent, Profile: Standard, Labels: []string{"hw.id"},
+		Help: "Readings that were late by a period or more.",
+	},
+	SelfHelperRestarts: {
+		Name: "tpotscope.helper.restarts", Prom: "tpotscope_helper_restarts_total", Unit: "{restart}", Kind: Counter, Scope: OfAgent, Profile: Standard,
+		Help: "Times the NVML helper was started again.",
+	},
+	SelfRingDrops: {
+		Name: "tpotscope.ring.drops", Prom: "tpotscope_ring_drops_total", Unit: "{record}", Kind: Counter, Scope: OfAgent, Labels: []string{"ring"},
+		Help: "Records that a full ring dropped.",
+	},
+	SelfQueueSize: {
+		Name: "tpotscope.queue.size", Prom: "tpotscope_queue_size_bytes", Unit: "By", Kind: Gauge, Scope: OfAgent, Profile: Standard, Labels: []string{"queue"},
+		Help: "Bytes waiting in an export queue.",
+	},
+	SelfQueueDrops: {
+		Name: "tpotscope.queue.drops", Prom: "tpotscope_queue_drops_total", Unit: "{batch}", Kind: Counter, Scope: OfAgent, Labels: []string{"queue", "reason"},
+		Help: "Encoded batches that were lost: full queue, refused by the receiver, or shutdown.",
+	},
+	SelfExportErrors: {
+		Name: "tpotscope.export.errors", Prom: "tpotscope_export_errors_total", Unit: "{error}", Kind: Counter, Scope: OfAgent, Labels: []string{"queue", "reason"},
+		Help: "Attempts to send that did not succeed, and points or spans a receiver rejected.",
+	},
+	SelfProbeEvents: {
+		Name: "tpotscope.probe.events", Prom: "tpotscope_probe_events_total", Unit: "{event}", Kind: Counter, Scope: OfAgent, Profile: Standard, Labels: []string{"stamp"},
+		Help: "Token events observed, by where their stamp comes from.",
+	},
+	SelfProbeLag: {
+		Name: "tpotscope.probe.lag", Prom: "tpotscope_probe_lag_seconds", Unit: "s", Kind: Gauge, Scope: OfAgent, Profile: Standard, Labels: []string{"quantile"},
+		Help: "Time from a byte's arrival at the host to its leaving the proxy.",
+	},
+	SelfAgentCPU: {
+		Name: "tpotscope.agent.cpu", Prom: "tpotscope_agent_cpu_cores", Unit: "{core}", Kind: Gauge, Scope: OfAgent, Profile: Standard,
+		Help: "Cores used by the agent and its helper.",
+	},
+	SelfAgentRSS: {
+		Name: "tpotscope.agent.memory", Prom: "tpotscope_agent_memory_bytes", Unit: "By", Kind: Gauge, Scope: OfAgent, Profile: Standard,
+		Help: "Bytes resident, agent and helper.",
+	},
+	SelfBuildInfo: {
+		Name: "tpotscope.build.info", Prom: "tpotscope_build_info", Unit: "", Kind: Info, Scope: OfAgent, Profile: Standard, Labels: []string{"version"},
+		Help: "The agent's version.",
+	},
+}

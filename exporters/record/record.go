@@ -1,0 +1,183 @@
+// Package record keeps what was measured, and what was concluded from it, in a directory that other tools read too:
+// meta.json and numbered segment files, one a kind of row, each an Arrow IPC stream with zstd. It knows the shape of
+// the rows and the state of the files; it draws no conclusion, reads no clock and waits for nothing but the disk.
+//
+// A process that starts again writes the next segment and never appends: bytes after the end of an Arrow stream are
+// lost to its readers. Whole batches survive the death of the process at any moment. Files are synchronised with the
+// disk when a segment is closed, not at every batch, so that a loss of power costs at most the open segment.
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+// Schema names the format of a recording. A reader refuses another one.
+const Schema = "tpotscope.recording/1"
+
+const (
+	metaName  = "meta.json"
+	extension = ".arrows"
+	// Token times tell of a conversation more than its operator may see, so that only the owner reads a recording.
+	fileMode os.FileMode = 0o600
+	dirMode  os.FileMode = 0o700
+	// maxMetaBytes bounds what is read as meta.json: a node of GPUs and targets needs a few kilobytes.
+	maxMetaBytes = 8 << 20
+)
+
+// Meta is the recording's meta.json.
+type Meta struct {
+	Schema    string            `json:"schema"`
+	Created   time.Time         `json:"created"`
+	Host      string            `json:"host,omitempty"`
+	BootID    string            `json:"boot_id,omitempty"` // of the latest process that wrote; each file carries its own
+	GPUs      []timeline.GPU    `json:"gpus"`
+	Targets   []timeline.Target `json:"targets"`
+	Config    json.RawMessage   `json:"config,omitempty"` // the configuration as its owner spells it
+	Versions  map[string]string `json:"versions,omitempty"`
+	Simulated bool              `json:"simulated,omitempty"`
+	Note      string            `json:"note,omitempty"`
+}
+
+// Kind is a kind of row, and so a kind of segment file.
+type Kind uint8
+
+// The kinds of row. All but Cells are measured; Cells are concluded.
+const (
+	Anchors  Kind = iota
+	Events        // of the node, not of token streams
+	Engine        // scrapes of engines
+	Host          // readings of the host
+	Samples       // readings of GPUs
+	Opens         // requests as they were sent, for those whose end is never seen
+	Tokens        // token events
+	Requests      // requests as they ended
+	Cells
+
+	numKinds = iota
+)
+
+var kindNames = [numKinds]string{"anchors", "events", "engine", "host", "samples", "opens", "tokens", "requests", "cells"}
+
+// String returns the kind as file names spell it.
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return "unknown"
+}
+
+// Kinds lists the kinds of row in the order in which rows of one instant are merged.
+func Kinds() []Kind {
+	return []Kind{Anchors, Events, Engine, Host, Samples, Opens, Tokens, Requests, Cells}
+}
+
+// fileName returns the name of the file of kind k in segment n.
+func fileName(k Kind, n int) string { return fmt.Sprintf("%s-%06d%s", k, n, extension) }
+
+// parseName is the inverse of fileName.
+func parseName(name string) (k Kind, n int, ok bool) {
+	stem, found := strings.CutSuffix(name, extension)
+	kind, number, cut := strings.Cut(stem, "-")
+	if !found || !cut || len(number) < 6 {
+		return 0, 0, false
+	}
+	n, err := strconv.Atoi(number)
+	if err != nil || n <= 0 {
+		return 0, 0, false
+	}
+	for i, s := range kindNames {
+		if s == kind {
+			return Kind(i), n, true
+		}
+	}
+	return 0, 0, false
+}
+
+// file is one segment file as a directory lists it.
+type file struct {
+	kind   Kind
+	number int
+	bytes  int64
+}
+
+// listFiles returns the segment files of dir by kind, then number.
+func listFiles(dir string) ([]file, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list recording: %w", err)
+	}
+	var files []file
+	for _, e := range entries {
+		k, n, ok := parseName(e.Name())
+		if !ok || e.IsDir() {
+			continue
+		}
+		info, err := e.Info()
+		if errors.Is(err, os.ErrNotExist) {
+			continue // a ring deleted it meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list recording: %w", err)
+		}
+		files = append(files, file{k, n, info.Size()})
+	}
+	return files, nil
+}
+
+// readMeta reads and checks dir's meta.json.
+func readMeta(dir string) (Meta, error) {
+	path := filepath.Join(dir, metaName)
+	info, err := os.Stat(path)
+	if err != nil {
+		return Meta{}, fmt.Errorf("open recording: %w", err)
+	}
+	if info.Size() > maxMetaBytes {
+		return Meta{}, fmt.Errorf("open recording: %s: %d bytes are more than a description takes", path, info.Size())
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return Meta{}, fmt.Errorf("open recording: %w", err)
+	}
+	return parseMeta(path, raw)
+}
+
+func parseMeta(path string, raw []byte) (Meta, error) {
+	var m Meta
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return Meta{}, fmt.Errorf("read %s: %w", path, err)
+	}
+	if m.Schema != Schema {
+		return Meta{}, fmt.Errorf("read %s: schema is %q, want %q", path, m.Schema, Schema)
+	}
+	return m, nil
+}
+
+// writeMeta replaces dir's meta.json in one step, so that a reader sees the old one or the new one.
+func writeMeta(dir string, m *Meta) error {
+	raw, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", metaName, err)
+	}
+	tmp, err := os.OpenFile(filepath.Join(dir, metaName+".tmp"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, fileMode)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", metaName, err)
+	}
+	_, err = tmp.Write(append(raw, '\n'))
+	err = errors.Join(err, tmp.Sync(), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), filepath.Join(dir, metaName))
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", metaName, errors.Join(err, os.Remove(tmp.Name())))
+	}
+	return nil
+}
