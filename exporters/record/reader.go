@@ -33,7 +33,9 @@ type FileError struct {
 }
 
 // Error names the file, what is wrong, and how much of it was read.
-func (e *FileError) Error() string { return fmt.Sprintf("read %s: %v (after %d rows)", e.File, e.Err, e.Rows) }
+func (e *FileError) Error() string {
+	return fmt.Sprintf("read %s: %v (after %d rows)", e.File, e.Err, e.Rows)
+}
 
 // Unwrap returns what is wrong.
 func (e *FileError) Unwrap() error { return e.Err }
