@@ -3,6 +3,7 @@ package timeline
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 )
 
@@ -35,12 +36,23 @@ func (m Measure) MarshalJSON() ([]byte, error) {
 	return json.Marshal(m.Value)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote.
+// errNoReason is the fault of an object that is neither a number nor says why not.
+var errNoReason = errors.New("read absent measure: no reason given")
+
+// UnmarshalJSON reads what MarshalJSON wrote. Null is absent too, never zero.
 func (m *Measure) UnmarshalJSON(b []byte) error {
-	if b = bytes.TrimSpace(b); len(b) > 0 && b[0] == '{' {
+	b = bytes.TrimSpace(b)
+	if bytes.Equal(b, []byte("null")) {
+		*m = Absent("null")
+		return nil
+	}
+	if len(b) > 0 && b[0] == '{' {
 		var a absent
 		if err := json.Unmarshal(b, &a); err != nil {
 			return fmt.Errorf("read absent measure: %w", err)
+		}
+		if a.Absent == "" {
+			return errNoReason
 		}
 		*m = Absent(a.Absent)
 		return nil
