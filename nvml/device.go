@@ -1,0 +1,142 @@
+// Package nvml reads GPUs at the rate at which their counters mean something. It knows what a reading may be trusted
+// for (how long its window was, how well its ends are known, whether it contradicts itself) and it knows no driver:
+// a [Library] is the driver's binding in nvml/libnvml, or a simulation. It reports and does not conclude.
+package nvml
+
+import (
+	"context"
+
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+// Source is a source of counters. Run hands what it reads to sink until ctx ends, and leaves nothing behind when it
+// returns. The end of ctx is no error.
+type Source interface {
+	Run(ctx context.Context, sink timeline.GPUSink) error
+}
+
+// Library is a driver that was opened.
+type Library interface {
+	// Devices lists the GPUs in the driver's order. The devices stay usable until Close.
+	Devices() ([]Device, error)
+	// Close frees what the devices hold and lets go of the driver. No device may be in use.
+	Close() error
+}
+
+// Device is one GPU. It is used by one goroutine at a time; different devices may be used at the same time.
+type Device interface {
+	// GPU returns what is fixed about the device.
+	GPU() timeline.GPU
+	// Read makes one call of the driver and puts each of its counters, or the reason why it is missing, into r.
+	// CallTake and CallBetween are not read this way.
+	Read(call Call, r *Reading)
+	Windower
+}
+
+// Windower reads averages over the time between two snapshots of the device's activity.
+type Windower interface {
+	// Take fills the snapshot buffer of the given slot, 0 to Slots-1.
+	Take(slot int) error
+	// Between puts the averages between two snapshots into r, as fractions of one.
+	Between(older, newer int, r *Reading)
+}
+
+// Slots is the number of snapshot buffers of each device: one holds the window's start, the other takes its end.
+const Slots = 2
+
+// Call names one call of the driver: what is read, timed and fails together.
+type Call uint8
+
+// The calls.
+const (
+	CallSMClock     Call = iota
+	CallMemClock         // memory clock
+	CallReasons          // why clocks are held
+	CallFields           // power, energy and throttle times in one batch
+	CallPowerLimit       // enforced limit
+	CallMemory           // memory in use
+	CallTemperature      // of the GPU
+	CallUtilization      // duty cycles
+	CallTake             // a snapshot of activity
+	CallBetween          // arithmetic on two snapshots
+
+	NumCalls = iota
+)
+
+var callNames = [NumCalls]string{
+	"sm_clock", "mem_clock", "event_reasons", "field_values", "power_limit", "memory", "temperature", "utilization",
+	"gpm_sample", "gpm_metrics",
+}
+
+// String returns the call's name.
+func (c Call) String() string {
+	if int(c) < len(callNames) {
+		return callNames[c]
+	}
+	return "unknown"
+}
+
+var callCounters = [NumCalls]timeline.CounterSet{
+	CallSMClock:  timeline.Set(timeline.SMClock),
+	CallMemClock: timeline.Set(timeline.MemClock),
+	CallReasons:  timeline.Set(timeline.EventReasons),
+	CallFields: timeline.Set(timeline.Power, timeline.Energy, timeline.ThrottlePower, timeline.ThrottleSWThermal,
+		timeline.ThrottleHWThermal, timeline.ThrottlePowerBrake, timeline.ThrottleSyncBoost),
+	CallPowerLimit:  timeline.Set(timeline.PowerLimit),
+	CallMemory:      timeline.Set(timeline.MemUsed),
+	CallTemperature: timeline.Set(timeline.Temperature),
+	CallUtilization: timeline.Set(timeline.GPUDuty, timeline.MemDuty),
+	CallTake:        timeline.GPM,
+	CallBetween:     timeline.GPM,
+}
+
+// Counters returns the counters that the call reads.
+func (c Call) Counters() timeline.CounterSet {
+	if int(c) < len(callCounters) {
+		return callCounters[c]
+	}
+	return 0
+}
+
+// Reading is the outcome of calls, counter by counter. The zero Reading holds nothing; it is reused between calls.
+type Reading struct {
+	Has   timeline.CounterSet
+	Value [timeline.NumCounters]float64
+	Err   [timeline.NumCounters]error // why a counter that was asked for is missing
+}
+
+// Reset empties r.
+func (r *Reading) Reset() {
+	r.Has = 0
+	clear(r.Err[:])
+}
+
+// Put sets c to v.
+func (r *Reading) Put(c timeline.Counter, v float64) {
+	r.Has |= timeline.Set(c)
+	r.Value[c], r.Err[c] = v, nil
+}
+
+// Fail says why c is missing.
+func (r *Reading) Fail(c timeline.Counter, err error) {
+	r.Has &^= timeline.Set(c)
+	r.Err[c] = err
+}
+
+// FailAll says why all counters of the set are missing.
+func (r *Reading) FailAll(set timeline.CounterSet, err error) {
+	for c := range timeline.Counter(timeline.NumCounters) {
+		if set.Has(c) {
+			r.Fail(c, err)
+		}
+	}
+}
+
+// CoresPerSM returns how many CUDA cores one SM of that compute capability has, by which a driver's count of cores
+// tells the SMs (CUDA C++ Programming Guide, compute capabilities: 64 on 7.x and 8.0, 128 on 8.6 and newer).
+func CoresPerSM(major, minor int) int {
+	if major == 7 || major == 8 && minor == 0 {
+		return 64
+	}
+	return 128
+}

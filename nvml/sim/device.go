@@ -1,0 +1,141 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/nvml"
+)
+
+// Library is a simulated driver in this process.
+type Library struct {
+	meter meter
+	now   func() timeline.Instant
+	start timeline.Instant
+
+	mu     sync.Mutex
+	faults map[[2]int]Fault
+}
+
+var _ nvml.Library = (*Library)(nil)
+
+// NewLibrary returns a driver whose GPUs do what w says, from the present instant on.
+func NewLibrary(w World, opts Options, now func() timeline.Instant) *Library {
+	return &Library{meter: meter{w, opts.withDefaults()}, now: now, start: now(), faults: map[[2]int]Fault{}}
+}
+
+// SetFault makes a call fail from here on, or succeed again if f has no code. A delay is not played: nothing in this
+// process waits; the C library plays it.
+func (l *Library) SetFault(f Fault) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.faults[[2]int{f.GPU, f.Call}] = f
+}
+
+// fault returns the error that a call has to end with.
+func (l *Library) fault(gpu int, call nvml.Call) error {
+	l.mu.Lock()
+	f := l.faults[[2]int{gpu, int(call)}]
+	l.mu.Unlock()
+	sentinel, known := map[int]error{
+		3: nvml.ErrNotSupported, 4: nvml.ErrNoPermission, 10: nvml.ErrTimeout, 15: nvml.ErrGPULost,
+	}[f.Code]
+	switch {
+	case f.Code == 0:
+		return nil
+	case !known:
+		sentinel = nvml.ErrDriver
+	}
+	return fmt.Errorf("%s: simulated code %d: %w", call, f.Code, sentinel)
+}
+
+// Devices lists the GPUs of the world.
+func (l *Library) Devices() ([]nvml.Device, error) {
+	gpus := l.meter.world.GPUs()
+	devices := make([]nvml.Device, len(gpus))
+	for i, g := range gpus {
+		g.Simulated, g.Driver, g.Index = true, l.meter.opts.Driver, i
+		devices[i] = &device{lib: l, gpu: i, info: g}
+	}
+	return devices, nil
+}
+
+// Close does nothing: a simulated driver holds nothing.
+func (l *Library) Close() error { return nil }
+
+// device is one simulated GPU.
+type device struct {
+	lib   *Library
+	gpu   int
+	info  timeline.GPU
+	slots [nvml.Slots]snapshot
+}
+
+// GPU returns what is fixed about the device.
+func (d *device) GPU() timeline.GPU { return d.info }
+
+func (d *device) elapsed() time.Duration { return d.lib.now().Sub(d.lib.start) }
+
+// Read makes one call.
+func (d *device) Read(call nvml.Call, r *nvml.Reading) {
+	if err := d.lib.fault(d.gpu, call); err != nil {
+		r.FailAll(call.Counters(), err)
+		return
+	}
+	m, t := &d.lib.meter, d.elapsed()
+	g := m.gauges(d.gpu, t)
+	switch call {
+	case nvml.CallSMClock:
+		r.Put(timeline.SMClock, g.SMClockHz)
+	case nvml.CallMemClock:
+		r.Put(timeline.MemClock, g.MemClockHz)
+	case nvml.CallReasons:
+		r.Put(timeline.EventReasons, float64(g.Reasons))
+	case nvml.CallFields:
+		r.Put(timeline.Power, g.PowerW)
+		r.Put(timeline.Energy, m.integral(d.gpu, timeline.Energy, t))
+		for _, c := range throttles {
+			r.Put(c, m.integral(d.gpu, c, t))
+		}
+	case nvml.CallPowerLimit:
+		r.Put(timeline.PowerLimit, g.PowerLimitW)
+	case nvml.CallMemory:
+		r.Put(timeline.MemUsed, g.MemUsedBytes)
+	case nvml.CallTemperature:
+		r.Put(timeline.Temperature, g.TemperatureC)
+	case nvml.CallUtilization:
+		r.Put(timeline.GPUDuty, float64(m.duty(d.gpu, timeline.GraphicsUtil, t))/100)
+		r.Put(timeline.MemDuty, float64(m.duty(d.gpu, timeline.DRAMUtil, t))/100)
+	default:
+		r.FailAll(call.Counters(), nvml.ErrNotSupported)
+	}
+}
+
+// Take fills a slot.
+func (d *device) Take(slot int) error {
+	if err := d.lib.fault(d.gpu, nvml.CallTake); err != nil {
+		return err
+	}
+	d.slots[slot] = d.lib.meter.snapshot(d.gpu, d.elapsed())
+	return nil
+}
+
+// Between compares two slots.
+func (d *device) Between(older, newer int, r *nvml.Reading) {
+	if err := d.lib.fault(d.gpu, nvml.CallBetween); err != nil {
+		r.FailAll(timeline.GPM, err)
+		return
+	}
+	a, b := &d.slots[older], &d.slots[newer]
+	passed := (b.at - a.at).Seconds()
+	for i, c := range activity {
+		if passed == 0 {
+			r.Put(c, math.NaN())
+			continue
+		}
+		r.Put(c, (b.integral[i]-a.integral[i])/passed)
+	}
+}

@@ -1,0 +1,77 @@
+/* Words of the shared page. Written from the table in nvml/sim/layout.go; change that. */
+#ifndef TPOTSCOPE_PAGE_H
+#define TPOTSCOPE_PAGE_H
+
+#define PAGE_MAGIC_VALUE 0x4c4d564e544f5054ULL
+#define PAGE_VERSION_VALUE 1
+#define PAGE_MAX_GPUS 16
+#define PAGE_HEADER_WORDS 32
+#define PAGE_BLOCK_WORDS 106
+
+/* header */
+#define PAGE_MAGIC 0
+#define PAGE_VERSION 1
+#define PAGE_GPUS 2
+#define PAGE_THROTTLE_FIELD 3
+#define PAGE_INIT_CODE 4
+#define PAGE_INIT_DELAY_US 5
+#define PAGE_DRIVER 6
+#define PAGE_DRIVER_WORDS 10
+#define PAGE_HEADER_SPARE 16
+#define PAGE_HEADER_SPARE_WORDS 16
+
+/* block of one GPU */
+#define GPU_SEQ 0
+#define GPU_NAME 1
+#define GPU_NAME_WORDS 12
+#define GPU_UUID 13
+#define GPU_UUID_WORDS 12
+#define GPU_BUS_ID 25
+#define GPU_BUS_ID_WORDS 4
+#define GPU_CC_MAJOR 29
+#define GPU_CC_MINOR 30
+#define GPU_MEMORY_TOTAL 31
+#define GPU_BUS_WIDTH 32
+#define GPU_CORES 33
+#define GPU_MAX_SM_MHZ 34
+#define GPU_MAX_MEM_MHZ 35
+#define GPU_DEFAULT_LIMIT_MW 36
+#define GPU_GPM 37
+#define GPU_MIG 38
+#define GPU_SM_MHZ 39
+#define GPU_MEM_MHZ 40
+#define GPU_REASONS 41
+#define GPU_POWER_MW 42
+#define GPU_LIMIT_MW 43
+#define GPU_MEMORY_USED 44
+#define GPU_TEMPERATURE 45
+#define GPU_GPU_DUTY 46
+#define GPU_MEM_DUTY 47
+#define GPU_ENERGY_MJ 48
+#define GPU_THROTTLE_NS 49
+#define GPU_THROTTLE_NS_WORDS 5
+#define GPU_ACTIVITY_NS 54
+#define GPU_ACTIVITY 55
+#define GPU_ACTIVITY_WORDS 7
+#define GPU_CALL_CODE 62
+#define GPU_CALL_CODE_WORDS 10
+#define GPU_CALL_DELAY_US 72
+#define GPU_CALL_DELAY_US_WORDS 10
+#define GPU_METRIC_CODE 82
+#define GPU_METRIC_CODE_WORDS 7
+#define GPU_BLOCK_SPARE 89
+#define GPU_BLOCK_SPARE_WORDS 17
+
+/* indices into CALL_CODE and CALL_DELAY_US */
+#define CALL_SM_CLOCK 0
+#define CALL_MEM_CLOCK 1
+#define CALL_EVENT_REASONS 2
+#define CALL_FIELD_VALUES 3
+#define CALL_POWER_LIMIT 4
+#define CALL_MEMORY 5
+#define CALL_TEMPERATURE 6
+#define CALL_UTILIZATION 7
+#define CALL_GPM_SAMPLE 8
+#define CALL_GPM_METRICS 9
+
+#endif

@@ -1,0 +1,133 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/tpotscope/tpotscope/nvml"
+)
+
+// The shared page is an array of 64-bit words in the machine's order: a header, then one block a GPU. Text is padded
+// with zero bytes, fractions and seconds are IEEE 754 doubles, all else is an unsigned integer. This table is the only
+// description of it: driver/page.h is written from it, and a test holds the two to each other.
+//
+// Everything in a block but the faults is guarded by its seq word: odd while the writer is in the block, so that a
+// reader who saw an odd or a changed seq reads again.
+
+const (
+	pageMagic   = 0x4c4d_564e_544f_5054 // "TPOTNVML" read as a little-endian word
+	pageVersion = 1
+
+	// MaxGPUs is the most GPUs that a page holds.
+	MaxGPUs = 16
+)
+
+// field is a run of words.
+type field struct {
+	name  string
+	words int
+}
+
+var headerFields = []field{
+	{"MAGIC", 1},
+	{"VERSION", 1},
+	{"GPUS", 1},
+	{"THROTTLE_FIELD", 1}, // id of the software thermal throttle time; the two ids after it are hardware thermal and brake; 0 for none
+	{"INIT_CODE", 1},      // what opening the driver returns
+	{"INIT_DELAY_US", 1},  // how long it takes
+	{"DRIVER", 10},        // text: driver version
+	{"HEADER_SPARE", 16},
+}
+
+var blockFields = []field{
+	{"SEQ", 1},
+	// what is fixed
+	{"NAME", 12},
+	{"UUID", 12},
+	{"BUS_ID", 4},
+	{"CC_MAJOR", 1},
+	{"CC_MINOR", 1},
+	{"MEMORY_TOTAL", 1}, // bytes
+	{"BUS_WIDTH", 1},    // bits
+	{"CORES", 1},
+	{"MAX_SM_MHZ", 1},
+	{"MAX_MEM_MHZ", 1},
+	{"DEFAULT_LIMIT_MW", 1},
+	{"GPM", 1},
+	{"MIG", 1},
+	// at the moment of the last refresh
+	{"SM_MHZ", 1},
+	{"MEM_MHZ", 1},
+	{"REASONS", 1},
+	{"POWER_MW", 1},
+	{"LIMIT_MW", 1},
+	{"MEMORY_USED", 1}, // bytes
+	{"TEMPERATURE", 1}, // degrees Celsius
+	{"GPU_DUTY", 1},    // percent
+	{"MEM_DUTY", 1},    // percent
+	// since the driver was loaded
+	{"ENERGY_MJ", 1},
+	{"THROTTLE_NS", 5}, // power cap, software thermal, hardware thermal, brake, sync boost
+	// activity, as of the last refresh of the counters behind it
+	{"ACTIVITY_NS", 1}, // the time they stand for
+	{"ACTIVITY", 7},    // seconds of graphics, SM, occupancy, any tensor, HMMA, IMMA, DRAM bandwidth at its maximum
+	// faults: the return code, and the delay, of each call; and the return code of each activity metric
+	{"CALL_CODE", nvml.NumCalls},
+	{"CALL_DELAY_US", nvml.NumCalls},
+	{"METRIC_CODE", 7},
+	{"BLOCK_SPARE", 17},
+}
+
+// offset returns the first word of the named field; a name that is not in the table is a mistake of this package, and
+// its offset lies outside of every page.
+func offset(fields []field, name string) int {
+	at := 0
+	for _, f := range fields {
+		if f.name == name {
+			return at
+		}
+		at += f.words
+	}
+	return -1 << 31
+}
+
+// size returns how many words the fields take.
+func size(fields []field) int {
+	n := 0
+	for _, f := range fields {
+		n += f.words
+	}
+	return n
+}
+
+// pageWords is the size of a page.
+func pageWords() int { return size(headerFields) + MaxGPUs*size(blockFields) }
+
+// CHeader returns the layout as the C header that the simulated driver library is compiled with.
+func CHeader() string {
+	var b strings.Builder
+	b.WriteString("/* Words of the shared page. Written from the table in nvml/sim/layout.go; change that. */\n")
+	b.WriteString("#ifndef TPOTSCOPE_PAGE_H\n#define TPOTSCOPE_PAGE_H\n\n")
+	fmt.Fprintf(&b, "#define PAGE_MAGIC_VALUE 0x%xULL\n#define PAGE_VERSION_VALUE %d\n#define PAGE_MAX_GPUS %d\n",
+		uint64(pageMagic), pageVersion, MaxGPUs)
+	fmt.Fprintf(&b, "#define PAGE_HEADER_WORDS %d\n#define PAGE_BLOCK_WORDS %d\n", size(headerFields), size(blockFields))
+	b.WriteString("\n/* header */\n")
+	define(&b, "PAGE_", headerFields)
+	b.WriteString("\n/* block of one GPU */\n")
+	define(&b, "GPU_", blockFields)
+	b.WriteString("\n/* indices into CALL_CODE and CALL_DELAY_US */\n")
+	for c := range nvml.Call(nvml.NumCalls) {
+		fmt.Fprintf(&b, "#define CALL_%s %d\n", strings.ToUpper(c.String()), c)
+	}
+	b.WriteString("\n#endif\n")
+	return b.String()
+}
+
+func define(b *strings.Builder, prefix string, fields []field) {
+	for _, f := range fields {
+		fmt.Fprintf(b, "#define %s%s %d\n", prefix, f.name, offset(fields, f.name))
+		if f.words > 1 {
+			fmt.Fprintf(b, "#define %s%s_WORDS %d\n", prefix, f.name, f.words)
+		}
+	}
+}

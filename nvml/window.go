@@ -1,0 +1,151 @@
+package nvml
+
+import (
+	"math"
+	"time"
+
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+const (
+	// retryWindow is the wait after a failed snapshot. The driver is not asked at full rate for what it refuses.
+	retryWindow = time.Second
+	// tolerance is how far a fraction may lie outside 0 to 1 and still be taken for its rounding.
+	tolerance = 0.02
+	// maxBracket is the share of a window that the call at its end may take.
+	maxBracket = 5 // one fifth
+)
+
+// window is the state of the window tier: the snapshot that the next one is compared with.
+type window struct {
+	period  time.Duration
+	next    timeline.Instant
+	have    bool // a baseline exists
+	slot    int  // of the baseline
+	mid     timeline.Instant
+	bracket time.Duration
+}
+
+// windowed reports whether the device still gives windows.
+func (s *Sampler) windowed() bool { return s.info.GPM && timeline.GPM&^s.ignored != 0 }
+
+// readWindow takes a snapshot and hands on the averages since the last one. The window's ends are the middles of the
+// two calls' brackets.
+func (s *Sampler) readWindow(sink timeline.GPUSink) {
+	w := &s.window
+	slot := 1 - w.slot
+	before := s.now()
+	if due := before.Sub(w.next); due >= w.period {
+		s.countMissed(uint64(due / w.period))
+	}
+	s.enter(before)
+	err := s.device.Take(slot)
+	after := s.leave(CallTake, err)
+	if err != nil {
+		s.windowFailed(sink, after, err)
+		return
+	}
+	mid, bracket := timeline.Span{Start: before, End: after}.Mid(), after.Sub(before)
+	w.next = mid.Add(w.period)
+	if !w.have {
+		s.baseline(sink, slot, mid, bracket)
+		return
+	}
+	width := mid.Sub(w.mid)
+	switch {
+	case width > MaxWindow:
+		s.drop(DropLong)
+		s.openGap(sink, after, "no snapshot for "+width.Round(time.Millisecond).String())
+		s.baseline(sink, slot, mid, bracket)
+		return
+	case bracket > width/maxBracket:
+		s.drop(DropBracket) // the baseline stays: the next window spans both
+		return
+	case width < MinWindow:
+		s.drop(DropShort)
+		w.next = w.mid.Add(w.period)
+		return
+	}
+	over, slack := timeline.Span{Start: w.mid, End: mid}, int64(max(bracket, w.bracket))/2
+	s.compare(sink, w.slot, slot, over, slack)
+	w.slot, w.mid, w.bracket = slot, mid, bracket
+}
+
+// baseline keeps a snapshot as the start of the next window, unless its own call took too long to place it.
+func (s *Sampler) baseline(sink timeline.GPUSink, slot int, mid timeline.Instant, bracket time.Duration) {
+	w := &s.window
+	if w.have = bracket <= w.period/maxBracket; !w.have {
+		s.drop(DropBracket)
+		s.openGap(sink, mid, "snapshots take "+bracket.Round(time.Millisecond).String())
+		return
+	}
+	s.drop(DropFirst)
+	w.slot, w.mid, w.bracket = slot, mid, bracket
+}
+
+// compare reads the averages between two snapshots, checks them, and hands on what is left.
+func (s *Sampler) compare(sink timeline.GPUSink, older, newer int, over timeline.Span, slack int64) {
+	s.reading.Reset()
+	s.enter(s.now())
+	s.device.Between(older, newer, &s.reading)
+	end := s.leave(CallBetween, s.firstError(timeline.GPM))
+	if s.lost != nil {
+		return
+	}
+	s.checkFractions()
+	s.noteOutcomes(sink, CallBetween, CallBetween)
+	if s.reading.Has == 0 {
+		s.openGap(sink, end, "no counter of the window could be used")
+		return
+	}
+	if s.trust.contradicted(&s.reading) {
+		s.drop(DropContradicted)
+		s.setStates(sink, s.reading.Has, timeline.StateUntrusted, "all windows read zero while the duty cycle says busy")
+		s.openGap(sink, end, "windows contradict the duty cycle")
+		return
+	}
+	s.gap = false
+	s.setStates(sink, s.reading.Has, timeline.StateOK, "")
+	s.mu.Lock()
+	s.stats.Windows++
+	s.mu.Unlock()
+	s.emit(sink, over, slack)
+}
+
+// checkFractions drops what is no fraction and clamps what is one but for rounding.
+func (s *Sampler) checkFractions() {
+	for c := range timeline.Counter(timeline.NumCounters) {
+		if !s.reading.Has.Has(c) {
+			continue
+		}
+		switch v := s.reading.Value[c]; {
+		case math.IsNaN(v) || math.IsInf(v, 0):
+			s.drop(DropNaN)
+			s.reading.Has &^= timeline.Set(c)
+		case v < -tolerance || v > 1+tolerance:
+			s.drop(DropRange)
+			s.reading.Has &^= timeline.Set(c)
+		default:
+			s.reading.Value[c] = min(max(v, 0), 1)
+		}
+	}
+}
+
+// windowFailed notes a snapshot that could not be taken. What it would have been compared with is too old when the
+// next one succeeds.
+func (s *Sampler) windowFailed(sink timeline.GPUSink, at timeline.Instant, err error) {
+	s.window.have = false
+	s.window.next = at.Add(retryWindow)
+	s.drop(DropFailed)
+	if s.lost != nil {
+		return
+	}
+	s.setStates(sink, timeline.GPM, StateOf(err), err.Error())
+	s.openGap(sink, at, err.Error())
+}
+
+func (s *Sampler) drop(why Drop) {
+	s.mu.Lock()
+	s.stats.Dropped[why]++
+	s.mu.Unlock()
+}
