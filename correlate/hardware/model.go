@@ -41,7 +41,7 @@ type Model struct {
 	ExpertParams   int64 `json:"expert_params"`                  // one expert of one layer
 	NonExpert      int64 `json:"non_expert_params_streamed"`     // of ParamsStreamed, outside routed experts
 	KVElems        int64 `json:"kv_elems_per_token"`             // numbers the KV cache holds for a token
-	KVElemsFull    int64 `json:"kv_elems_per_token_full_layers"` // of them, on layers without a window; zero if no layer has one
+	KVElemsFull    int64 `json:"kv_elems_per_token_full_layers"` // of them, on layers without a window; says nothing if SlidingWindow is zero
 }
 
 // HeadParams returns the number of parameters of the output head.

@@ -16,7 +16,7 @@ const (
 	restPart   = 0.14
 	memoryPart = 0.30
 	smPart     = 0.20
-	tensorPart = 1.35
+	tensorPart = 1.25
 	// clockPower is the exponent with which dynamic power follows the clock: frequency times the square of the voltage.
 	clockPower = 2.4
 )

@@ -16,7 +16,6 @@ type job struct {
 	computed int // tokens whose KV is in the cache
 	blocks   int
 	load     int // index of the load it came from
-	seen     time.Duration
 }
 
 // arrival is a request to come.
@@ -91,7 +90,7 @@ func newEngine(s *Scenario, target int) (*engine, error) {
 	spec := &s.Targets[target]
 	g := s.GPUs[spec.GPUs[0]]
 	e := &engine{s: s, spec: spec, target: target, machine: newMachine(g)}
-	e.rng = rand.New(rand.NewPCG(s.Seed, uint64(target)+1)) //nolint:gosec // a scenario must repeat; nothing here is secret
+	e.rng = rand.New(rand.NewPCG(s.Seed, uint64(target)+1))
 	// No two boards are alike: this one reaches a little more or less of its bandwidth.
 	e.plant = newPlant(g, *spec, 1+0.012*clamped(e.rng))
 	e.free = spec.Engine.KVBlocks

@@ -124,7 +124,11 @@ func (p *plant) run(t *totals, k *Kernel, d float64, seg *segment) {
 	t.sm += k.SM * d
 	t.occ += k.Occ * d
 	t.tensor += k.Tensor * part
-	t.half += k.Tensor * part
+	if p.integer {
+		t.integer += k.Tensor * part
+	} else {
+		t.half += k.Tensor * part
+	}
 	t.bytes += k.Bytes * part
 	t.dram += k.Bytes * part / p.peak
 	t.energy += watts(&p.gpu, k, p.peak, seg.work.clock) * d
@@ -216,7 +220,7 @@ func (tl *Timeline) GPUs() []timeline.GPU {
 
 // uuid returns the identity of a GPU.
 func (s *Scenario) uuid(gpu int) string {
-	r := rand.NewPCG(s.Seed, 0x6770750000000000+uint64(gpu)) //nolint:gosec // an identity of a simulated device is no secret
+	r := rand.NewPCG(s.Seed, 0x6770750000000000+uint64(gpu))
 	a, b := r.Uint64(), r.Uint64()
 	return fmt.Sprintf("GPU-%08x-%04x-4%03x-a%03x-%012x", a>>32, a>>16&0xffff, a&0xfff, b>>48&0xfff, b&0xffffffffffff)
 }

@@ -175,7 +175,7 @@ func (tl *Timeline) Truth(target int, from, to time.Duration) Truth {
 		for i := range limited {
 			limited[i] /= work
 			if limited[i] > t.Share {
-				t.Dominant, t.Share = Limiter(i), limited[i] //nolint:gosec // i counts limiters
+				t.Dominant, t.Share = Limiter(i), limited[i]
 			}
 		}
 	}
@@ -236,4 +236,13 @@ func (tl *Timeline) Phase(name string) (Phase, bool) {
 		}
 	}
 	return Phase{}, false
+}
+
+// PhaseTruth returns what was so of a target over the named span, and whether there is one of that name.
+func (tl *Timeline) PhaseTruth(target int, name string) (Truth, bool) {
+	p, ok := tl.Phase(name)
+	if !ok {
+		return Truth{}, false
+	}
+	return tl.Truth(target, p.Span.From, p.Span.To), true
 }

@@ -168,16 +168,16 @@ func setFloat(to *float64, low, high float64) func(string) error {
 	}
 }
 
-func setRange(to *Range, high int) func(string) error {
+func setRange(to *Range) func(string) error {
 	return func(v string) error {
 		low, top, ok := strings.Cut(v, "..")
 		if !ok {
 			top = low
 		}
-		if err := setInt(&to.Low, 1, high)(low); err != nil {
+		if err := setInt(&to.Low, 1, maxTokens)(low); err != nil {
 			return err
 		}
-		return setInt(&to.High, to.Low, high)(top)
+		return setInt(&to.High, to.Low, maxTokens)(top)
 	}
 }
 
