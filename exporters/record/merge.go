@@ -6,6 +6,7 @@ import (
 	"io"
 	"iter"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -73,6 +74,7 @@ type feed interface {
 // merge yields the rows of sources, always the earliest, and of equal ones that of the first source.
 func merge(sources []feed, yield func(*Row, error) bool) {
 	var newest timeline.Instant
+	var row Row
 	for {
 		first, second := earliest(sources)
 		for _, s := range sources {
@@ -89,7 +91,7 @@ func merge(sources []feed, yield func(*Row, error) bool) {
 			if !ok || !second.after(at, first) {
 				break
 			}
-			row := Row{Kind: Kind(first), At: at, Late: at < newest}
+			row = Row{Kind: Kind(first), At: at, Late: at < newest}
 			newest = max(newest, at)
 			sources[first].emit(&row)
 			if !yield(&row, nil) {
@@ -99,14 +101,14 @@ func merge(sources []feed, yield func(*Row, error) bool) {
 	}
 }
 
-// place is where a source stands: the instant of its next row, and its own number.
+// place is an instant, and the number of what stands there: a source at its next row, or a row.
 type place struct {
-	at     timeline.Instant
-	source int
+	at    timeline.Instant
+	index int
 }
 
 // after reports whether p comes after the next row, at t, of source i.
-func (p place) after(t timeline.Instant, i int) bool { return t < p.at || t == p.at && i < p.source }
+func (p place) after(t timeline.Instant, i int) bool { return t < p.at || t == p.at && i < p.index }
 
 // earliest returns the source with the earliest row, or -1, and the place of the one after it.
 func earliest(sources []feed) (int, place) {
@@ -125,7 +127,7 @@ func earliest(sources []feed) (int, place) {
 	if first == never {
 		return -1, never
 	}
-	return first.source, second
+	return first.index, second
 }
 
 // faults yields the faults that s met, and reports whether to go on.
@@ -152,6 +154,9 @@ type source[T any] struct {
 	next   int
 	wait   []T // not yet in order
 	newest timeline.Instant
+
+	order []place // of sort
+	moved []T
 }
 
 func newSource[T any](r *Reader, boot string, t *table[T], set func(*Row, *T)) feed {
@@ -201,14 +206,11 @@ func (s *source[T]) fill() bool {
 		}
 		s.wait = append(s.wait, rows...)
 	}
-	order := func(a, b T) int { return cmp.Compare(s.table.at(&a), s.table.at(&b)) }
-	if !slices.IsSortedFunc(s.wait, order) {
-		slices.SortStableFunc(s.wait, order)
-	}
+	s.sort()
 	n := len(s.wait)
 	if more {
 		horizon := s.newest.Add(-reorderWindow)
-		n, _ = slices.BinarySearchFunc(s.wait, horizon, func(v T, h timeline.Instant) int { return cmp.Compare(s.table.at(&v), h) })
+		n = sort.Search(n, func(i int) bool { return s.table.at(&s.wait[i]) >= horizon })
 		if n == 0 {
 			n = (len(s.wait) + 1) / 2 // more rows than the window may hold
 		}
@@ -219,6 +221,28 @@ func (s *source[T]) fill() bool {
 	clear(s.wait[rest:])
 	s.wait = s.wait[:rest]
 	return n > 0
+}
+
+// sort puts the waiting rows in order, and leaves those of one instant in theirs.
+func (s *source[T]) sort() {
+	sorted := true
+	s.order = s.order[:0]
+	for i := range s.wait {
+		at := s.table.at(&s.wait[i])
+		sorted = sorted && (i == 0 || s.order[i-1].at <= at)
+		s.order = append(s.order, place{at, i})
+	}
+	if sorted {
+		return
+	}
+	// Rows are big: their places are sorted, and each row moves once.
+	slices.SortFunc(s.order, func(a, b place) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.index, b.index)) })
+	s.moved = slices.Grow(s.moved[:0], len(s.wait))
+	for _, p := range s.order {
+		s.moved = append(s.moved, s.wait[p.index])
+	}
+	s.wait, s.moved = s.moved, s.wait
+	clear(s.moved)
 }
 
 // read returns the next batch of the files, valid until the one after, and whether there may be more.

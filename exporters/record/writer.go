@@ -204,46 +204,49 @@ func (w *Writer) SetTargets(targets []timeline.Target) error {
 }
 
 // AddSample adds a reading of a GPU.
-func (w *Writer) AddSample(s *timeline.Sample) { add(w, w.samples, *s) }
+func (w *Writer) AddSample(s *timeline.Sample) { add(w, w.samples, s) }
 
 // AddEngine adds a scrape of an engine.
-func (w *Writer) AddEngine(s *timeline.EngineSample) { add(w, w.engine, *s) }
+func (w *Writer) AddEngine(s *timeline.EngineSample) { add(w, w.engine, s) }
 
 // AddHost adds a reading of the host.
-func (w *Writer) AddHost(s *timeline.HostSample) { add(w, w.host, *s) }
+func (w *Writer) AddHost(s *timeline.HostSample) { add(w, w.host, s) }
 
 // AddAnchor adds a reading of the host's clocks.
-func (w *Writer) AddAnchor(a timeline.Anchor) { add(w, w.anchors, a) }
+func (w *Writer) AddAnchor(a timeline.Anchor) { add(w, w.anchors, &a) }
 
 // AddEvent adds an event of the node.
-func (w *Writer) AddEvent(e timeline.Event) { add(w, w.events, e) }
+func (w *Writer) AddEvent(e timeline.Event) { add(w, w.events, &e) }
 
 // AddOpen adds a request when it is sent, so that its tokens find it even if its end is never recorded.
-func (w *Writer) AddOpen(r *timeline.Request) { add(w, w.opens, *r) }
+func (w *Writer) AddOpen(r *timeline.Request) { add(w, w.opens, r) }
 
 // AddToken adds a token event.
-func (w *Writer) AddToken(e timeline.TokenEvent) { add(w, w.tokens, e) }
+func (w *Writer) AddToken(e timeline.TokenEvent) { add(w, w.tokens, &e) }
 
 // AddRequest adds a request when it has ended.
-func (w *Writer) AddRequest(r *timeline.Request) { add(w, w.requests, *r) }
+func (w *Writer) AddRequest(r *timeline.Request) { add(w, w.requests, r) }
 
-// AddCell adds a conclusion about a target's cell. A cell and its GPUs' parts are written together.
-func (w *Writer) AddCell(c *correlate.Cell) { add(w, w.cells, cellRows(nil, c)...) }
-
-// add takes rows of one kind, and writes a batch when there are enough.
-func add[T any](w *Writer, s *stream[T], rows ...T) {
+// AddCell adds a conclusion about a target's cell.
+func (w *Writer) AddCell(c *correlate.Cell) {
+	rows := cellRows(nil, c)
 	for i := range rows {
-		if at := s.table.at(&rows[i]); at != 0 {
-			if w.first == 0 || at < w.first {
-				w.first = at
-			}
-			w.newest = max(w.newest, at)
-			if w.segmentStart == 0 {
-				w.segmentStart = at
-			}
+		add(w, w.cells, &rows[i])
+	}
+}
+
+// add takes a row of one kind, and writes a batch when there are enough.
+func add[T any](w *Writer, s *stream[T], row *T) {
+	if at := s.table.at(row); at != 0 {
+		if w.first == 0 || at < w.first {
+			w.first = at
+		}
+		w.newest = max(w.newest, at)
+		if w.segmentStart == 0 {
+			w.segmentStart = at
 		}
 	}
-	s.rows = append(s.rows, rows...)
+	s.rows = append(s.rows, *row)
 	if len(s.rows) < w.opts.BatchRows || w.closed {
 		return
 	}
