@@ -12,9 +12,9 @@ import (
 func TestChanges(t *testing.T) {
 	const sec = time.Second
 	from := timeline.Anchor{Mono: 1e12, Real: 1.7e18, Boot: 1e12, Width: 2 * time.Microsecond}
-	move := func(mono, real, boot time.Duration) timeline.Anchor {
+	move := func(mono, wall, boot time.Duration) timeline.Anchor {
 		to := from
-		to.Mono, to.Real, to.Boot = to.Mono.Add(mono), to.Real+int64(real), to.Boot+int64(boot)
+		to.Mono, to.Real, to.Boot = to.Mono.Add(mono), to.Real+int64(wall), to.Boot+int64(boot)
 		return to
 	}
 	tests := []struct {

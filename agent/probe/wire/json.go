@@ -139,8 +139,9 @@ func (p *Parser) number() (float64, bool, error) {
 		}
 		return float64(n), true, nil
 	}
-	f, err := strconv.ParseFloat(string(raw), 64)
-	return f, err == nil, nil //nolint:nilerr // a number out of range is one that is not told
+	// A number out of range is one that is not told.
+	f, outOfRange := strconv.ParseFloat(string(raw), 64)
+	return f, outOfRange == nil, nil
 }
 
 func notDigit(r rune) bool { return r < '0' || r > '9' }

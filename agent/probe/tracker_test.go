@@ -1,0 +1,547 @@
+package probe_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/tpotscope/tpotscope/agent/probe"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// ledger keeps what a tracker hands over.
+type ledger struct {
+	opened, closed []timeline.Request
+	tokens         []timeline.TokenEvent
+}
+
+func (l *ledger) OpenRequest(r *timeline.Request)  { l.opened = append(l.opened, *r) }
+func (l *ledger) AddToken(e timeline.TokenEvent)   { l.tokens = append(l.tokens, e) }
+func (l *ledger) CloseRequest(r *timeline.Request) { l.closed = append(l.closed, *r) }
+
+// read is one read of a body, at so many milliseconds after the request was sent.
+type read struct {
+	at    int
+	bytes string
+}
+
+const start = timeline.Instant(1e12)
+
+func at(ms int) timeline.Instant {
+	return start.Add(time.Duration(ms) * time.Millisecond)
+}
+
+func ev(payloads ...string) string {
+	return "data: " + strings.Join(payloads, "\n\ndata: ") + "\n\n"
+}
+
+type stream struct {
+	path, body  string
+	status      int
+	contentType string
+	encoding    string
+	reads       []read
+	end         probe.End
+	limit       int
+}
+
+func (s stream) run(t *testing.T) *ledger {
+	t.Helper()
+	l := &ledger{}
+	tr := probe.NewTracker(l, timeline.Request{Ref: 7}, s.limit)
+	if s.path == "" {
+		s.path = "/v1/chat/completions"
+	}
+	if s.body == "" {
+		s.body = `{"model":"m","stream":true}`
+	}
+	if s.contentType == "" {
+		s.contentType = "text/event-stream; charset=utf-8"
+	}
+	if s.status == 0 {
+		s.status = 200
+	}
+	tr.Asked(s.path, []byte(s.body))
+	tr.Open(start)
+	if s.status > 0 {
+		tr.Head(at(5), s.status, s.contentType, s.encoding)
+	}
+	last := 5
+	for i, r := range s.reads {
+		tr.Read([]byte(r.bytes), probe.Stamp{At: at(r.at), Source: timeline.StampKernel, Read: uint64(i + 1)})
+		last = r.at
+	}
+	tr.Close(at(last+1), s.end)
+	if len(l.opened) != 1 || len(l.closed) != 1 {
+		t.Fatalf("%d opened and %d closed, want one each", len(l.opened), len(l.closed))
+	}
+	return l
+}
+
+const (
+	role     = `{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}`
+	text     = `{"choices":[{"index":0,"delta":{"content":"x"}}]}`
+	think    = `{"choices":[{"index":0,"delta":{"reasoning_content":"x"}}]}`
+	finish   = `{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`
+	doneMark = `[DONE]`
+)
+
+func usage(prompt, completion int) string {
+	return fmt.Sprintf(`{"choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":%d}}`, prompt, completion)
+}
+
+// counting is a chunk with a cumulative count.
+func counting(delta string, choice, completion int) string {
+	return fmt.Sprintf(`{"choices":[{"index":%d,"delta":{%s}}],"usage":{"prompt_tokens":9,"completion_tokens":%d}}`, choice, delta, completion)
+}
+
+const word = `"content":"x"`
+
+// brief is the part of a record that the counting decides.
+type brief struct {
+	Status      timeline.Status
+	Finish      string
+	Output      int
+	Counted     timeline.CountSource
+	FirstTokens int
+	First, Last int // ms after sending, zero if never
+	Events      int
+	Flags       string
+}
+
+func briefOf(r *timeline.Request) brief {
+	ms := func(t timeline.Instant) int {
+		if t.IsZero() {
+			return 0
+		}
+		return int(t.Sub(start) / time.Millisecond)
+	}
+	return brief{
+		r.Status, r.Finish, r.OutputTokens, r.Counted, r.FirstTokens, ms(r.First), ms(r.Last), r.Events,
+		strings.Join(r.Flags.Names(), " "),
+	}
+}
+
+func TestCounting(t *testing.T) {
+	tests := []struct {
+		name string
+		s    stream
+		want brief
+	}{
+		{
+			"a role chunk does not start the clock, and a final total assumes one first token",
+			stream{reads: []read{
+				{10, ev(role)},
+				{100, ev(text)},
+				{120, ev(text)},
+				{160, ev(text)},
+				{180, ev(text)},
+				{181, ev(finish)},
+				{182, ev(usage(9, 5))},
+				{183, ev(doneMark)},
+			}},
+			brief{timeline.StatusOK, "stop", 5, timeline.CountFinal, 1, 100, 180, 4, "first_assumed"},
+		},
+		{
+			"token ids count first",
+			stream{reads: []read{
+				{100, ev(`{"choices":[{"index":0,"delta":{"content":"ab"},"token_ids":[1,2]}]}`)},
+				{120, ev(`{"choices":[{"index":0,"delta":{"content":""},"token_ids":[3]}],"usage":{"prompt_tokens":1,"completion_tokens":99}}`)},
+				{130, ev(finish, doneMark)},
+			}},
+			brief{timeline.StatusOK, "stop", 3, timeline.CountIDs, 2, 100, 120, 2, "count_mismatch hidden_tokens"},
+		},
+		{
+			"a cumulative usage counts by its growth, and tokens without text arrive with it",
+			stream{reads: []read{
+				{10, ev(counting(`"role":"assistant","content":""`, 0, 0))},
+				{100, ev(counting(word, 0, 1))},
+				{120, ev(counting(word, 0, 4))},
+				{140, ev(counting(``, 0, 5))},
+				{150, ev(counting(word, 0, 6))},
+				{160, ev(finish, usage(9, 6), doneMark)},
+			}},
+			brief{timeline.StatusOK, "stop", 6, timeline.CountUsage, 1, 100, 150, 4, ""},
+		},
+		{
+			"reasoning and text of one output share one count",
+			stream{reads: []read{
+				{100, ev(counting(`"reasoning_content":"x"`, 0, 1))},
+				{120, ev(counting(`"reasoning_content":"x"`, 0, 2))},
+				{121, ev(counting(word, 0, 2))},
+				{140, ev(counting(word, 0, 3))},
+				{141, ev(finish, doneMark)},
+			}},
+			brief{timeline.StatusOK, "stop", 3, timeline.CountUsage, 1, 100, 140, 4, ""},
+		},
+		{
+			"log probabilities count where nothing better is",
+			stream{reads: []read{
+				{100, ev(`{"choices":[{"delta":{"content":"x"},"logprobs":{"content":[{}]}}]}`)},
+				{120, ev(`{"choices":[{"delta":{"content":"x"},"logprobs":{"content":[{},{},{}]}}]}`)},
+				{121, ev(finish, usage(3, 4), doneMark)},
+			}},
+			brief{timeline.StatusOK, "stop", 4, timeline.CountLogprobs, 1, 100, 120, 2, ""},
+		},
+		{
+			"a total on the finish chunk belongs to no event",
+			stream{reads: []read{
+				{100, ev(text)},
+				{120, ev(text)},
+				{121, ev(`{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":8}}`, doneMark)},
+			}},
+			brief{timeline.StatusOK, "stop", 8, timeline.CountFinal, 1, 100, 120, 2, "first_assumed"},
+		},
+		{
+			"a total on the finish chunk does not recount log probabilities",
+			stream{reads: []read{
+				{100, ev(`{"choices":[{"delta":{"content":"x"},"logprobs":{"content":[{}]}}]}`)},
+				{120, ev(`{"choices":[{"delta":{"content":"x"},"logprobs":{"content":[{}]}}]}`)},
+				{121, ev(`{"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"completion_tokens":2}}`, doneMark)},
+			}},
+			brief{timeline.StatusOK, "stop", 2, timeline.CountLogprobs, 1, 100, 120, 2, ""},
+		},
+		{
+			"a usage of zero until the end tells nothing by event",
+			stream{reads: []read{
+				{100, ev(counting(word, 0, 0))},
+				{120, ev(counting(word, 0, 0))},
+				{121, ev(finish, usage(3, 12), doneMark)},
+			}},
+			brief{timeline.StatusOK, "stop", 12, timeline.CountFinal, 1, 100, 120, 2, "first_assumed"},
+		},
+		{
+			"timings of every chunk are cumulative counts",
+			stream{reads: []read{
+				{50, ev(`{"choices":[{"delta":{}}],"prompt_progress":{"total":9}}`)},
+				{100, ev(`{"choices":[{"delta":{"content":"x"}}],"timings":{"predicted_n":1,"predicted_ms":1}}`)},
+				{120, ev(`{"choices":[{"delta":{"content":"x"}}],"timings":{"predicted_n":3,"predicted_ms":2}}`)},
+				{121, ev(finish, `{"choices":[],"usage":{"completion_tokens":3},"timings":{"predicted_n":3,"predicted_ms":2}}`, doneMark)},
+			}},
+			brief{timeline.StatusOK, "stop", 3, timeline.CountUsage, 1, 100, 120, 2, ""},
+		},
+		{
+			"timings alone give the total",
+			stream{reads: []read{
+				{100, ev(text)},
+				{120, ev(text)},
+				{121, ev(finish, `{"choices":[],"timings":{"predicted_n":2,"predicted_ms":2}}`, doneMark)},
+			}},
+			brief{timeline.StatusOK, "stop", 2, timeline.CountFinal, 1, 100, 120, 2, "first_assumed"},
+		},
+		{
+			"reasoning that was not streamed is taken out of the total",
+			stream{reads: []read{
+				{100, ev(text)},
+				{120, ev(text)},
+				{121, ev(finish, `{"choices":[],"usage":{"completion_tokens":102,"completion_tokens_details":{"reasoning_tokens":100}}}`, doneMark)},
+			}},
+			brief{timeline.StatusOK, "stop", 2, timeline.CountFinal, 1, 100, 120, 2, "first_assumed"},
+		},
+		{
+			"reasoning that was streamed stays in the total",
+			stream{reads: []read{
+				{90, ev(think)},
+				{100, ev(text)},
+				{121, ev(finish, `{"choices":[],"usage":{"completion_tokens":102,"completion_tokens_details":{"reasoning_tokens":100}}}`, doneMark)},
+			}},
+			brief{timeline.StatusOK, "stop", 102, timeline.CountFinal, 1, 90, 100, 2, "first_assumed"},
+		},
+		{
+			"no count at all is said",
+			stream{reads: []read{{100, ev(text)}, {120, ev(text)}, {121, ev(finish, doneMark)}}},
+			brief{timeline.StatusOK, "stop", 0, timeline.CountNone, 0, 100, 120, 2, "no_count"},
+		},
+		{
+			"a total of tokens that no event showed is hidden",
+			stream{reads: []read{{100, ev(role)}, {121, ev(finish)}, {122, ev(usage(1, 50), doneMark)}}},
+			brief{timeline.StatusOK, "stop", 50, timeline.CountFinal, 0, 0, 0, 0, "hidden_tokens"},
+		},
+		{
+			"two choices count apart and sum up",
+			stream{body: `{"n":2,"stream":true}`, reads: []read{
+				{100, ev(counting(word, 0, 1))},
+				{101, ev(counting(word, 1, 2))},
+				{120, ev(counting(word, 0, 2))},
+				{121, ev(counting(word, 1, 3))},
+				{122, ev(`{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`, `{"choices":[{"index":1,"delta":{},"finish_reason":"length"}]}`)},
+				{123, ev(usage(9, 5), doneMark)},
+			}},
+			brief{timeline.StatusOK, "length", 5, timeline.CountUsage, 1, 100, 121, 4, "multiple_choices"},
+		},
+		{
+			"echoed prompts do not count by their log probabilities",
+			stream{path: "/v1/completions", body: `{"prompt":"p","echo":true,"stream":true}`, reads: []read{
+				{100, ev(`{"choices":[{"text":"p x","logprobs":{"tokens":["p","x"]}}]}`)},
+				{120, ev(`{"choices":[{"text":"x","logprobs":{"tokens":["x"]},"finish_reason":"stop"}]}`)},
+				{121, ev(usage(1, 2), doneMark)},
+			}},
+			brief{timeline.StatusOK, "stop", 2, timeline.CountFinal, 1, 100, 120, 2, "first_assumed"},
+		},
+		{
+			"tokens that piled up behind a late first event are a backlog",
+			stream{reads: []read{
+				{100, ev(counting(word, 0, 1))},
+				{101, ev(counting(word, 0, 9))},
+				{121, ev(counting(word, 0, 10))},
+				{141, ev(counting(word, 0, 11))},
+				{161, ev(counting(word, 0, 12))},
+				{181, ev(counting(word, 0, 13), finish, doneMark)},
+			}},
+			brief{timeline.StatusOK, "stop", 13, timeline.CountUsage, 1, 100, 181, 6, "backlog"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := tt.s.run(t)
+			if diff := cmp.Diff(tt.want, briefOf(&l.closed[0])); diff != "" {
+				t.Errorf("record mismatch (-want +got):\n%s", diff)
+			}
+			if len(l.tokens) != tt.want.Events {
+				t.Errorf("%d token events, want %d", len(l.tokens), tt.want.Events)
+			}
+			for _, e := range l.tokens {
+				if e.Ref != 7 {
+					t.Errorf("token event refers to %d, want 7", e.Ref)
+				}
+			}
+		})
+	}
+}
+
+func TestStatus(t *testing.T) {
+	reply := `{"choices":[{"message":{"content":"x"},"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":3}}`
+	tests := []struct {
+		name  string
+		s     stream
+		want  timeline.Status
+		flags string
+	}{
+		{"the terminal marker ends well", stream{reads: []read{{9, ev(text, doneMark)}}}, timeline.StatusOK, "no_count"},
+		{"a finish reason ends well, without the marker", stream{reads: []read{{9, ev(text, finish)}}}, timeline.StatusOK, "no_count no_terminal"},
+		{"a finish reason ends well even if the body broke off", stream{reads: []read{{9, ev(text, finish)}}, end: probe.EndCut}, timeline.StatusOK, "no_count no_terminal"},
+		{"neither is truncated", stream{reads: []read{{9, ev(text)}}}, timeline.StatusTruncated, "no_count no_terminal"},
+		{"half an event is truncated", stream{reads: []read{{9, ev(text) + `data: {"choices":[{"de`}}, end: probe.EndCut}, timeline.StatusTruncated, "no_count no_terminal"},
+		{"a whole event without blank line counts", stream{reads: []read{{9, ev(text) + `data: ` + finish}}}, timeline.StatusOK, "no_count no_terminal"},
+		{"one of two choices finished is truncated", stream{reads: []read{{9, ev(finish, `{"choices":[{"index":1,"delta":{}}]}`)}}}, timeline.StatusTruncated, "no_terminal multiple_choices"},
+		{"an error object after success fails in spite of the marker", stream{reads: []read{{9, ev(text, `{"error":{"message":"x"}}`, doneMark)}}}, timeline.StatusInBand, "no_count"},
+		{"an event of type error fails", stream{reads: []read{{9, "event: error\ndata: {\"message\":1}\n\n"}}}, timeline.StatusInBand, "no_terminal unparsed"},
+		{"a finish reason of error fails", stream{reads: []read{{9, ev(`{"choices":[{"delta":{},"finish_reason":"error"}]}`, doneMark)}}}, timeline.StatusInBand, ""},
+		{"the client left", stream{reads: []read{{9, ev(text)}}, end: probe.EndClient}, timeline.StatusCancelled, "no_count"},
+		{"the client left after the end", stream{reads: []read{{9, ev(text, doneMark)}}, end: probe.EndClient}, timeline.StatusOK, "no_count"},
+		{"silence is a timeout", stream{reads: []read{{9, ev(text)}}, end: probe.EndTimeout}, timeline.StatusTimeout, "no_count"},
+		{"the observer stopped", stream{reads: []read{{9, ev(text)}}, end: probe.EndStopped}, timeline.StatusUnfinished, "no_count"},
+		{"no response", stream{status: -1, end: probe.EndUpstream}, timeline.StatusUpstream, ""},
+		{"no response in time", stream{status: -1, end: probe.EndTimeout}, timeline.StatusTimeout, ""},
+		{"the client left before a response", stream{status: -1, end: probe.EndClient}, timeline.StatusCancelled, ""},
+		{"an error status", stream{status: 500, contentType: "application/json", reads: []read{{9, `{"error":{}}`}}}, timeline.StatusHTTPError, ""},
+		{"a whole reply", stream{contentType: "application/json", reads: []read{{9, reply[:20]}, {10, reply[20:]}}}, timeline.StatusOK, ""},
+		{"a whole reply that is an error", stream{contentType: "application/json", reads: []read{{9, `{"error":"x"}`}}}, timeline.StatusInBand, ""},
+		{"a reply that broke off", stream{contentType: "application/json", reads: []read{{9, reply[:20]}}, end: probe.EndCut}, timeline.StatusTruncated, ""},
+		{"a reply that is no JSON", stream{contentType: "application/json", reads: []read{{9, `hello`}}}, timeline.StatusOK, "no_count unparsed"},
+		{"a compressed stream is not read", stream{encoding: "gzip", reads: []read{{9, "\x1f\x8b"}}}, timeline.StatusOK, "no_count compressed"},
+		{"an event of another kind is told", stream{reads: []read{{9, ev(`{"hello":1}`, text, doneMark)}}}, timeline.StatusOK, "no_count unparsed"},
+		{"comments are nothing", stream{reads: []read{{9, ": ping\n\n: ping\n\n"}, {10, ev(finish, doneMark)}}}, timeline.StatusOK, "no_count"},
+		{"what comes after the marker is nothing", stream{reads: []read{{9, ev(finish, doneMark, text, `{"error":1}`)}}}, timeline.StatusOK, "no_count"},
+		{"an event beyond the limit is told, and no count by event stands", stream{limit: 150, reads: []read{{9, ev(counting(word, 0, 1))}, {10, ev(`{"choices":[{"delta":{"content":"` + strings.Repeat("x", 200) + `"}}]}`)}, {11, ev(usage(1, 9), doneMark)}}}, timeline.StatusOK, "unparsed"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := tt.s.run(t).closed[0]
+			if r.Status != tt.want {
+				t.Errorf("status = %v, want %v", r.Status, tt.want)
+			}
+			if got := strings.Join(r.Flags.Names(), " "); got != tt.flags {
+				t.Errorf("flags = %q, want %q", got, tt.flags)
+			}
+		})
+	}
+}
+
+func TestAWholeReplyTellsItsTotals(t *testing.T) {
+	body := `{"choices":[{"message":{"content":"x"},"finish_reason":"length"}],"usage":{"prompt_tokens":20,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":16}}}`
+	s := stream{contentType: "application/json", body: `{"model":"llama","max_tokens":3}`, reads: []read{{300, body}}}
+	got := s.run(t).closed[0]
+	want := timeline.Request{
+		Ref: 7, Dialect: "openai", Operation: "chat", Model: "llama", Sent: at(0), Head: at(5), Done: at(301), HTTPStatus: 200, Finish: "length",
+		PromptTokens: 20, PromptKnown: true, CachedTokens: 16, OutputTokens: 3, Counted: timeline.CountFinal, MaxTokens: 3, Choices: 1,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("record mismatch (-want +got):\n%s", diff)
+	}
+}
+
+func TestStampsBelongToTheNewestByteOfARead(t *testing.T) {
+	half := ev(text)
+	l := stream{reads: []read{
+		{10, ev(text)},
+		{20, ev(text, text, text)},
+		{30, ev(text) + half[:12]},
+		{40, half[12:]},
+		{50, "data: " + text + "\r\n\r\n"},
+		{60, ev(text, finish, doneMark)},
+	}}.run(t)
+	type stamp struct {
+		after, at int
+		coalesced bool
+	}
+	want := []stamp{
+		{10, 10, false},
+		{10, 20, true},
+		{10, 20, true},
+		{20, 20, false},
+		{20, 30, false}, // the half event behind it is newer
+		{40, 40, false},
+		{50, 50, false},
+		{50, 60, false}, // the terminal marker behind it is newer, but bears no token
+	}
+	var got []stamp
+	for _, e := range l.tokens {
+		got = append(got, stamp{int(e.After.Sub(start) / 1e6), int(e.At.Sub(start) / 1e6), e.Coalesced})
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(stamp{})); diff != "" {
+		t.Errorf("stamps mismatch (-want +got):\n%s", diff)
+	}
+	r := l.closed[0]
+	if r.Events != 8 || r.KernelStamped != 8 || r.Coalesced != 2 || r.Flags&timeline.FlagCoalesced == 0 {
+		t.Errorf("events, kernel stamped, coalesced = %d, %d, %d, flags %v", r.Events, r.KernelStamped, r.Coalesced, r.Flags.Names())
+	}
+}
+
+func TestAReadThatComesInPartsGivesItsStampToTheLastPart(t *testing.T) {
+	l := &ledger{}
+	tr := probe.NewTracker(l, timeline.Request{}, 0)
+	tr.Asked("/v1/completions", []byte(`{"stream":true}`))
+	tr.Open(start)
+	tr.Head(at(1), 200, "text/event-stream", "")
+	feed := func(ms int, n uint64) {
+		tr.Read([]byte(ev(text)), probe.Stamp{At: at(ms), Read: n, Shared: true})
+	}
+	feed(10, 1)
+	feed(20, 2)
+	feed(20, 2)
+	feed(30, 3)
+	if len(l.tokens) != 3 {
+		t.Errorf("%d token events before the end, want the last one held", len(l.tokens))
+	}
+	tr.Close(at(31), probe.EndEOF)
+	var got []string
+	for _, e := range l.tokens {
+		got = append(got, fmt.Sprint(int(e.After.Sub(start)/1e6), int(e.At.Sub(start)/1e6), e.Coalesced))
+	}
+	if diff := cmp.Diff([]string{"10 10 false", "10 20 true", "20 20 false", "30 30 false"}, got); diff != "" {
+		t.Errorf("stamps mismatch (-want +got):\n%s", diff)
+	}
+}
+
+func TestEveryChunkingGivesTheSameTokens(t *testing.T) {
+	whole := ev(counting(`"role":"assistant"`, 0, 0), counting(word, 0, 1)) + ": ping\r\n\r\n" + ev(counting(word, 0, 4), counting(``, 0, 5), finish, usage(9, 5), doneMark)
+	tokens := func(piece int) []string {
+		var reads []read
+		for i := 0; i < len(whole); i += piece {
+			reads = append(reads, read{10 + i, whole[i:min(i+piece, len(whole))]})
+		}
+		var out []string
+		l := stream{reads: reads}.run(t)
+		for _, e := range l.tokens {
+			out = append(out, fmt.Sprint(e.Tokens, e.Kind, e.Source))
+		}
+		return append(out, fmt.Sprint(l.closed[0].OutputTokens, l.closed[0].Status))
+	}
+	want := tokens(len(whole))
+	for piece := 1; piece < 64; piece++ {
+		if diff := cmp.Diff(want, tokens(piece)); diff != "" {
+			t.Fatalf("pieces of %d: tokens mismatch (-whole +pieces):\n%s", piece, diff)
+		}
+	}
+}
+
+func TestOnlyTheFirstCloseCounts(t *testing.T) {
+	l := &ledger{}
+	tr := probe.NewTracker(l, timeline.Request{}, 0)
+	tr.Close(at(1), probe.EndUpstream)
+	tr.Close(at(2), probe.EndEOF)
+	tr.Read([]byte(ev(text)), probe.Stamp{At: at(3)})
+	if len(l.opened) != 1 || len(l.closed) != 1 || l.closed[0].Status != timeline.StatusUpstream || len(l.tokens) != 0 {
+		t.Errorf("opened %d, closed %d, tokens %d", len(l.opened), len(l.closed), len(l.tokens))
+	}
+}
+
+// hole takes everything and keeps nothing.
+type hole struct{}
+
+func (hole) OpenRequest(*timeline.Request)  {}
+func (hole) AddToken(timeline.TokenEvent)   {}
+func (hole) CloseRequest(*timeline.Request) {}
+
+func newStream() *probe.Tracker {
+	tr := probe.NewTracker(hole{}, timeline.Request{}, 0)
+	tr.Asked("/v1/chat/completions", []byte(`{"stream":true}`))
+	tr.Open(start)
+	tr.Head(at(1), 200, "text/event-stream", "")
+	return tr
+}
+
+func TestReadDoesNotAllocate(t *testing.T) {
+	tr := newStream()
+	chunk := []byte(ev(counting(word, 0, 1)))
+	ms := 2
+	one := func() {
+		tr.Read(chunk, probe.Stamp{At: at(ms), Read: uint64(ms)})
+		ms++
+	}
+	for range 100 {
+		one()
+	}
+	if got := testing.AllocsPerRun(100, one); got != 0 {
+		t.Errorf("Read() allocates %v times, want 0", got)
+	}
+}
+
+func FuzzTracker(f *testing.F) {
+	f.Add(ev(role, text, finish, usage(1, 2), doneMark), uint8(5), uint8(0), false)
+	f.Add(ev(counting(word, 3, 9), `{"error":1}`), uint8(1), uint8(1), true)
+	f.Add(`{"choices":[],"usage":{"completion_tokens":3}}`, uint8(9), uint8(4), false)
+	f.Fuzz(func(t *testing.T, body string, piece, end uint8, reply bool) {
+		s := stream{end: probe.End(end % 6)}
+		if reply {
+			s.contentType = "application/json"
+		}
+		for i := 0; i < len(body); i += int(piece) + 1 {
+			s.reads = append(s.reads, read{10 + i, body[i:min(i+int(piece)+1, len(body))]})
+		}
+		l := s.run(t)
+		r := l.closed[0]
+		if r.OutputTokens < 0 || r.FirstTokens < 0 || r.Events != len(l.tokens) || r.Coalesced > r.Events {
+			t.Fatalf("impossible record %+v", briefOf(&r))
+		}
+		if r.First > r.Last || r.Last > r.Done {
+			t.Fatalf("time runs backwards: %+v", briefOf(&r))
+		}
+		var last timeline.Instant
+		for _, e := range l.tokens {
+			if e.At < last || e.After > e.At || e.Tokens < 0 {
+				t.Fatalf("impossible event %+v", e)
+			}
+			last = e.At
+		}
+	})
+}
+
+func BenchmarkTracker(b *testing.B) {
+	tr := newStream()
+	chunk := []byte(ev(`{"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1760000000,"model":"m","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}],"usage":{"prompt_tokens":1024,"total_tokens":1033,"completion_tokens":9}}`))
+	b.ReportAllocs()
+	n := uint64(0)
+	for b.Loop() {
+		n++
+		tr.Read(chunk, probe.Stamp{At: start + timeline.Instant(n), Read: n})
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+}
