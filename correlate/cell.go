@@ -10,7 +10,8 @@ import (
 )
 
 // Mean is the average of one counter over a cell, over the seconds in which trusted readings covered it. A counter
-// that was never covered has no value.
+// that was never covered has no value. A cumulative counter's mean is its growth per second. Event reasons have no
+// mean: their time is in ThrottledS.
 type Mean struct {
 	Value    float64
 	CoveredS float64
@@ -29,6 +30,8 @@ type Cell struct {
 	Active     float64 // mean requests in flight
 	Decoding   float64 // mean requests between their first and last token
 	WindowTPOT timeline.Measure
+
+	TokensEstimated bool // some events told no count of their own and count as one token each
 
 	// From the engine, or from the probe where it sees all traffic; Why says what is missing.
 	Batch        timeline.Measure // mean running requests

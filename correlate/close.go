@@ -1,0 +1,322 @@
+package correlate
+
+import (
+	"math"
+	"time"
+
+	"github.com/tpotscope/tpotscope/correlate/roofline"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/correlate/verdict"
+)
+
+// scratch is room that calls use again.
+type scratch struct {
+	events []timeline.TokenEvent
+	perGPU []sums
+}
+
+// always holds every window.
+var always = timeline.Span{Start: math.MinInt64, End: math.MaxInt64}
+
+// maxEmpty is how many cells without anything come out before the engine skips to the next data.
+const maxEmpty = 5
+
+// Advance closes, in order, every cell that ends at or before upTo and appends it to dst, and after each cell the phases
+// of the finished requests whose decode ends in it or before. Callers stay Config.Lateness behind the newest data, so
+// that what is late still finds its cell.
+func (e *Engine) Advance(dst *Output, upTo timeline.Instant) {
+	if !e.started {
+		if e.first == 0 || e.first >= upTo {
+			return
+		}
+		e.cursor = e.cellStart(e.index(e.first))
+	}
+	for {
+		span := timeline.Span{Start: e.cursor, End: e.cursor.Add(e.cfg.Cell)}
+		if span.End > upTo {
+			return
+		}
+		e.started = true
+		busy := e.closeCells(dst, span)
+		e.cursor = span.End
+		e.emitPhases(dst)
+		if !busy {
+			e.skip(upTo)
+		}
+	}
+}
+
+// Flush closes all cells that hold data, and with them all finished requests. Requests that are still open are left
+// alone: whoever observes them closes them first.
+func (e *Engine) Flush(dst *Output) {
+	if e.last == 0 {
+		return
+	}
+	end := e.cellStart(e.index(e.last - 1)).Add(e.cfg.Cell)
+	e.Advance(dst, end)
+	e.emitPhases(dst)
+}
+
+func (e *Engine) cellStart(i int64) timeline.Instant {
+	return timeline.Instant(i * int64(e.cfg.Cell))
+}
+
+// skip moves the cursor over a hole in the data, to the cell of the next of it.
+func (e *Engine) skip(upTo timeline.Instant) {
+	next := min(e.nextData(), upTo)
+	if at := e.cellStart(e.index(next)); at > e.cursor {
+		e.cursor = at
+	}
+}
+
+// nextData returns the earliest instant from the cursor on of which anything is known, the greatest if there is none.
+func (e *Engine) nextData() timeline.Instant {
+	next := timeline.Instant(math.MaxInt64)
+	for i := range e.gpus {
+		next = min(next, e.gpus[i].next(e.cursor))
+	}
+	for _, t := range e.targets {
+		next = min(next, t.scrapes.next(e.cursor))
+		if i, ok := t.bins.next(); ok {
+			next = min(next, e.cellStart(i))
+		}
+	}
+	for q := e.oldest.head; q != nil; q = q.next {
+		if f := q.flight(math.MaxInt64); f.End > e.cursor {
+			next = min(next, max(f.Start, e.cursor))
+		}
+	}
+	return next
+}
+
+// closeCells closes one cell of every target and reports whether any held anything.
+func (e *Engine) closeCells(dst *Output, span timeline.Span) bool {
+	for _, t := range e.targets {
+		t.now.reset()
+	}
+	for q := e.oldest.head; q != nil; q = q.next {
+		if q.target >= 0 {
+			e.targets[q.target].now.take(q, span)
+		}
+	}
+	broken := e.brokenIn(span)
+	told := false
+	for i, t := range e.targets {
+		b := t.bins.pop(e.index(span.Start))
+		c, pooled, busy := e.cell(t, span, &b, broken)
+		if busy {
+			t.empty = 0
+		} else {
+			t.empty++
+		}
+		if t.empty <= maxEmpty && e.last > span.Start {
+			told = true
+			e.stats.Cells++
+			dst.Cells = append(dst.Cells, c)
+			t.run.take(&c.Verdict, span)
+			e.attribute(i, t, &c, pooled)
+		}
+		t.scrapes.forget(span.End.Add(-time.Second))
+	}
+	for i := range e.gpus {
+		e.gpus[i].forget(span.End)
+	}
+	return told
+}
+
+// brokenIn reports whether an alignment epoch ended in span, and forgets breaks up to its end.
+func (e *Engine) brokenIn(span timeline.Span) bool {
+	broken := false
+	kept := e.breaks[:0]
+	for _, at := range e.breaks {
+		switch {
+		case at >= span.End:
+			kept = append(kept, at)
+		case at >= span.Start:
+			broken = true
+		}
+	}
+	e.breaks = kept
+	return broken
+}
+
+// cell works out one cell of a target. It also returns the readings of all its GPUs put together, and whether there is
+// anything to tell.
+func (e *Engine) cell(t *target, span timeline.Span, b *bin, broken bool) (Cell, *sums, bool) {
+	c := Cell{Target: t.spec.Name, Span: span}
+	t.now.settle()
+	width := span.Duration().Seconds()
+	e.probeCell(&c, t, b, width)
+	e.engineCell(&c, t, width)
+	pooled := e.countCell(&c, t, width)
+	c.Decode = c.Decoding > 0 || c.Tokens > 0 || (c.Batch.OK() && c.Batch.Value > 0 && c.OutputTokens.OK() && c.OutputTokens.Value > 0)
+	c.Level = t.now.level
+	in := e.judged(&c, t, pooled, broken)
+	c.Verdict = verdict.Judge(&in)
+	scraped := t.scrapes.growthKnown(span)
+	busy := c.Active > 0 || c.Tokens > 0 || scraped || pooled.covered > 0 || anySeconds(pooled)
+	return c, pooled, busy
+}
+
+func anySeconds(s *sums) bool {
+	for _, sec := range s.seconds {
+		if sec > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// probeCell fills in what came to clients.
+func (e *Engine) probeCell(c *Cell, t *target, b *bin, width float64) {
+	c.Tokens = b.tokens
+	c.TokensEstimated = b.events > 0 && b.estimated > 0
+	c.Active = t.now.active / width
+	c.Decoding = t.now.decoding / width
+	switch {
+	case t.now.decoding <= 0:
+		c.WindowTPOT = timeline.Absent("nothing decoded before a client's eyes")
+	case b.decoded <= 0:
+		c.WindowTPOT = timeline.Absent("no token came")
+	default:
+		c.WindowTPOT = timeline.Known(t.now.decoding / b.decoded)
+	}
+}
+
+// engineCell fills in what the engine tells, and from the probe what it does not, where the probe sees all traffic.
+func (e *Engine) engineCell(c *Cell, t *target, width float64) {
+	q, span := &t.scrapes, c.Span
+	c.Waiting = q.gauge(timeline.Waiting, span)
+	c.KVUsage = q.gauge(timeline.KVUsage, span)
+	c.OutputTokens = q.growth(timeline.OutputTotal, span)
+	c.Preemptions = q.growth(timeline.PreemptTotal, span)
+	c.Steps = q.growth(timeline.StepTotal, span)
+	c.PromptTokens = q.growth(timeline.PromptTotal, span)
+	if hits := q.growth(timeline.PrefixHits, span); c.PromptTokens.OK() && hits.OK() {
+		c.PromptTokens.Value = max(0, c.PromptTokens.Value-hits.Value)
+	}
+	c.EngineTPOT = q.growth(timeline.ITLSum, span)
+	if n := q.growth(timeline.ITLCount, span); c.EngineTPOT.OK() {
+		switch {
+		case !n.OK():
+			c.EngineTPOT = n
+		case n.Value <= 0:
+			c.EngineTPOT = timeline.Absent("no token came")
+		default:
+			c.EngineTPOT.Value /= n.Value
+		}
+	}
+	cells := max(1, int(coverageSpan/c.Span.Duration()))
+	c.Coverage = t.coverage(seen{c.Tokens, c.OutputTokens.Value, c.OutputTokens.OK()}, cells)
+	if t.now.requests == 0 && c.Tokens == 0 && c.Coverage.OK() && c.Coverage.Value == 0 {
+		c.Coverage = timeline.Absent("no probe")
+	}
+	all := c.Coverage.OK() && c.Coverage.Value >= fullCoverage
+	c.Batch = fallBack(q.gauge(timeline.Running, span), timeline.Known(c.Active), all)
+	c.ContextSum = contextSum(q, c, span.End)
+	context := t.now.context
+	if context.OK() {
+		context.Value /= width
+	}
+	c.ContextSum = fallBack(c.ContextSum, context, all)
+	c.PromptTokens = fallBack(c.PromptTokens, t.now.prompt, all)
+	if !c.OutputTokens.OK() {
+		c.OutputTokens = fallBack(c.OutputTokens, timeline.Known(c.Tokens), all)
+	}
+}
+
+// fullCoverage is the part of the engine's output from which on the probe stands for all traffic.
+const fullCoverage = 0.95
+
+// fallBack returns what the engine tells, else the probe's word where it sees all traffic.
+func fallBack(engine, probe timeline.Measure, all bool) timeline.Measure {
+	if engine.OK() || !all {
+		return engine
+	}
+	return probe
+}
+
+// contextSum returns the tokens in the KV cache: the part in use, times blocks, times tokens in a block.
+func contextSum(q *scrapes, c *Cell, at timeline.Instant) timeline.Measure {
+	if !c.KVUsage.OK() {
+		return c.KVUsage
+	}
+	blocks, ok := q.latest(timeline.KVBlocks, at)
+	size, sized := q.latest(timeline.KVBlockSize, at)
+	if !ok || !sized {
+		return timeline.Absent("the engine does not tell the size of its KV cache")
+	}
+	return timeline.Known(c.KVUsage.Value * blocks * size)
+}
+
+// growthKnown reports whether scrapes cover any of span.
+func (q *scrapes) growthKnown(span timeline.Span) bool {
+	for i := 1; i < q.ring.Len(); i++ {
+		a, b := q.ring.At(i-1), q.ring.At(i)
+		if b.at.Sub(a.at) <= maxScrapeGap && a.at < span.End && b.at > span.Start {
+			return true
+		}
+	}
+	return false
+}
+
+// countCell fills in the counters, per GPU and over all.
+func (e *Engine) countCell(c *Cell, t *target, width float64) *sums {
+	pooled := &sums{}
+	if len(t.gpus) == 0 {
+		c.DRAMBytes = timeline.Absent(verdict.ReasonNoMapping)
+		return pooled
+	}
+	e.scratch.perGPU = e.scratch.perGPU[:0]
+	c.PerGPU = make([]GPUCell, 0, len(t.gpus))
+	c.Windows, c.CoveredS = math.MaxInt, math.MaxFloat64
+	for _, i := range t.gpus {
+		g := &e.gpus[i]
+		var s sums
+		g.integrate(&s, c.Span, always)
+		p := GPUCell{GPU: i, UUID: g.spec.UUID, Windows: s.windows, CoveredS: s.covered}
+		for k := range timeline.Counter(timeline.NumCounters) {
+			p.Counters[k] = s.mean(k)
+		}
+		p.DRAMBytes = scaledBytes(s.bytes, s.covered, width)
+		var sec float64
+		sec, p.ThrottledS = s.throttled(nil)
+		c.ThrottledS += sec
+		c.Windows, c.CoveredS = min(c.Windows, s.windows), min(c.CoveredS, s.covered)
+		c.PerGPU = append(c.PerGPU, p)
+		pooled.merge(&s)
+		e.scratch.perGPU = append(e.scratch.perGPU, s)
+	}
+	n := float64(len(t.gpus))
+	for k := range timeline.Counter(timeline.NumCounters) {
+		c.Counters[k] = pooled.mean(k)
+		c.Counters[k].CoveredS /= n
+	}
+	c.DRAMBytes = scaledBytes(pooled.bytes, pooled.covered, width*n)
+	return pooled
+}
+
+// scaledBytes is the traffic over the whole time, from that over its covered part.
+func scaledBytes(bytes, covered, seconds float64) timeline.Measure {
+	if covered < minScraped*seconds {
+		return timeline.Absent(verdict.ReasonCoverage)
+	}
+	return timeline.Known(bytes * seconds / covered)
+}
+
+// step returns the mean step of the cell, and how many there were.
+func step(c *Cell) (roofline.Step, float64, bool) {
+	if !c.OutputTokens.OK() || !c.Batch.OK() || !c.ContextSum.OK() || !c.PromptTokens.OK() {
+		return roofline.Step{}, 0, false
+	}
+	steps := c.Steps.Value
+	if !c.Steps.OK() || steps <= 0 {
+		steps = c.OutputTokens.Value / max(1, c.Batch.Value) // each running request yields one token a step
+	}
+	if steps <= 0 {
+		return roofline.Step{}, 0, false
+	}
+	return roofline.Step{
+		Decode: c.OutputTokens.Value / steps, Prompt: c.PromptTokens.Value / steps, Context: c.ContextSum.Value,
+	}, steps, true
+}

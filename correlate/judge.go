@@ -1,0 +1,154 @@
+package correlate
+
+import (
+	"github.com/tpotscope/tpotscope/correlate/roofline"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/correlate/verdict"
+)
+
+// judged gathers what the verdict rests on. It also fills in the traffic that the byte model expects.
+func (e *Engine) judged(c *Cell, t *target, pooled *sums, broken bool) verdict.Input {
+	in := verdict.Input{
+		CellS: c.Span.Duration().Seconds(), CoveredS: c.CoveredS, Windows: c.Windows,
+		DRAM: c.fraction(timeline.DRAMUtil), Tensor: c.fraction(timeline.TensorUtil),
+		SM: c.fraction(timeline.SMUtil), Graphics: c.fraction(timeline.GraphicsUtil),
+		AllowForeign: e.cfg.AllowForeign, Coverage: c.Coverage, Model: t.model, Parallel: t.parallel(),
+		Rho: timeline.Absent("no byte model"), Preempted: c.Preemptions.Value,
+		Coalesced: t.now.events > 0 && t.now.coalesced > coalescedPart*t.now.events,
+	}
+	if pooled.windows > 0 {
+		in.WindowS = pooled.widths / float64(pooled.windows)
+	}
+	in.Work = verdict.Work{Running: c.Batch, Decode: c.OutputTokens, Prompt: c.PromptTokens, Context: c.ContextSum, Steps: c.Steps}
+	if !c.Batch.OK() && c.Decoding > 0 {
+		in.Work.Running = timeline.Known(c.Decoding) // at least these
+		in.ClockBoundS = t.now.clockBound            // the probe alone says that the engine decoded
+	}
+	for _, i := range t.gpus {
+		in.Foreign = in.Foreign || e.gpus[i].foreign
+	}
+	in.Gate = e.gateOf(c, t, pooled, broken)
+	if len(t.gpus) > 0 {
+		in.Eta = e.gpus[t.gpus[0]].eta
+		in.Device = e.device(c, t, pooled)
+		in.Ranks = ranks(c, t)
+	}
+	c.ModelledBytes = modelled(c, t, &in)
+	return in
+}
+
+// coalescedPart of the token events sharing a read makes gaps doubtful.
+const coalescedPart = 0.05
+
+// fraction returns a counter's mean as a measure.
+func (c *Cell) fraction(k timeline.Counter) timeline.Measure {
+	if m := c.Counters[k]; m.OK() {
+		return timeline.Known(m.Value)
+	}
+	return timeline.Absent(verdict.ReasonNoCounters)
+}
+
+// gateOf returns why nothing can be said of the cell, as far as the verdict cannot see it itself.
+func (e *Engine) gateOf(c *Cell, t *target, pooled *sums, broken bool) string {
+	if len(t.gpus) == 0 || (len(t.spec.GPUs) > 0 && len(t.gpus) < len(t.spec.GPUs)) {
+		return verdict.ReasonNoMapping
+	}
+	if broken {
+		return verdict.ReasonClock
+	}
+	if !c.Decode {
+		return verdict.ReasonIdle
+	}
+	for _, i := range t.gpus {
+		g := &e.gpus[i]
+		if g.spec.MIG {
+			return verdict.ReasonMIG
+		}
+	}
+	if pooled.covered > 0 {
+		return ""
+	}
+	for _, i := range t.gpus {
+		if e.gpus[i].doubted > c.Span.Start {
+			return verdict.ReasonUntrusted
+		}
+	}
+	if pooled.seconds[timeline.GPUDuty] > 0 || pooled.seconds[timeline.MemDuty] > 0 {
+		return verdict.ReasonLegacy
+	}
+	return verdict.ReasonNoCounters
+}
+
+// device gathers what tells whether the GPUs ran as they should. The slowest stands for the group: all wait for it.
+func (e *Engine) device(c *Cell, t *target, pooled *sums) verdict.Device {
+	d := verdict.Device{Reasons: pooled.reasons, Clock: timeline.Absent(verdict.ReasonNoCounters)}
+	for k, i := range t.gpus {
+		g, p := &e.gpus[i], &c.PerGPU[k]
+		if m := p.Counters[timeline.SMClock]; m.OK() && (!d.Clock.OK() || m.Value < d.Clock.Value) {
+			d.Clock = timeline.Known(m.Value)
+		}
+		if g.known {
+			d.RateClockHz = g.hw.RateClockHz
+		}
+		d.PowerLimitW, d.DefaultLimitW = g.spec.PowerLimitW, g.spec.DefaultLimitW
+		if m := p.Counters[timeline.PowerLimit]; m.OK() {
+			d.PowerLimitW = m.Value
+		}
+		sec, _ := e.scratch.perGPU[k].throttled(nil)
+		d.ThrottledPart = max(d.ThrottledPart, sec/c.Span.Duration().Seconds())
+	}
+	return d
+}
+
+// ranks lists the GPUs of a group that shares its steps.
+func ranks(c *Cell, t *target) []verdict.Rank {
+	if t.parallel() < 2 || len(c.PerGPU) < 2 {
+		return nil
+	}
+	out := make([]verdict.Rank, len(c.PerGPU))
+	for i := range c.PerGPU {
+		p := &c.PerGPU[i]
+		one := func(k timeline.Counter) timeline.Measure {
+			if m := p.Counters[k]; m.OK() {
+				return timeline.Known(m.Value)
+			}
+			return timeline.Absent(verdict.ReasonNoCounters)
+		}
+		out[i] = verdict.Rank{UUID: p.UUID, SM: one(timeline.SMUtil), Clock: one(timeline.SMClock), Power: one(timeline.Power)}
+	}
+	return out
+}
+
+// Bounds of measured over modelled bytes that need no finding. Copies, activations and graph padding add; prefixes
+// shared in L2 take off. Without a count of steps the number of tokens a step yields is not known either.
+const (
+	bandLow, bandHigh = 0.9, 1.25
+	sharedPrefixLow   = 0.5 // 64 requests that share 2,000 tokens read about half of what each alone would
+	noStepsLow        = 0.4 // up to two and a half tokens a step with speculation
+)
+
+// modelled fills in the ratio of measured to modelled traffic, and its band, and returns the modelled traffic.
+func modelled(c *Cell, t *target, in *verdict.Input) timeline.Measure {
+	if t.model == nil {
+		return timeline.Absent("model, number format or gpu is not known")
+	}
+	st, steps, ok := step(c)
+	if !ok {
+		return timeline.Absent("batch, context or token counts are not known")
+	}
+	hi := t.model.Cost(st, roofline.Rates{ExpertPart: 1}).Bytes() * steps
+	lo := t.model.Cost(st, roofline.Rates{}).Bytes() * steps
+	in.Band = timeline.Interval{Low: bandLow * lo / hi, High: bandHigh}
+	if hits := t.scrapes.growth(timeline.PrefixHits, c.Span); hits.OK() && hits.Value > 0 {
+		in.Band.Low = min(in.Band.Low, sharedPrefixLow*lo/hi)
+	}
+	if !c.Steps.OK() {
+		in.Band.Low = min(in.Band.Low, noStepsLow)
+	}
+	if !c.Coverage.OK() || c.Coverage.Value < fullCoverage {
+		in.Rho = timeline.Absent("traffic coverage is below 95 %")
+	} else if c.DRAMBytes.OK() && hi > 0 {
+		in.Rho = timeline.Known(c.DRAMBytes.Value / hi)
+	}
+	return timeline.Known(hi)
+}

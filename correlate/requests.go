@@ -1,0 +1,390 @@
+package correlate
+
+import (
+	"time"
+
+	"github.com/tpotscope/tpotscope/correlate/latency"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+// request is one request in flight, or finished and waiting for the cells of its decode to close.
+type request struct {
+	rec    timeline.Request
+	lat    latency.Record
+	target int // -1 while not known
+	closed bool
+	late   bool // finished after the cells of its decode were closed
+	warm   bool
+
+	events      chain
+	first, last timeline.Instant // of its token-bearing events so far
+	tokens      float64          // so far, by event; an event without a count counts as one
+	acc         share
+
+	prev, next *request // in the order of opening
+}
+
+// decode returns the span of the decode as far as it is known at t: a request that is still open decodes on.
+func (r *request) decode(t timeline.Instant) timeline.Span {
+	if r.closed {
+		if r.rec.First == 0 {
+			return timeline.Span{}
+		}
+		return timeline.Span{Start: r.rec.First, End: max(r.rec.First, r.rec.Last)}
+	}
+	if r.first == 0 {
+		return timeline.Span{}
+	}
+	return timeline.Span{Start: r.first, End: max(t, r.first)}
+}
+
+// flight returns the span in which the request is in flight, as far as it is known at t.
+func (r *request) flight(t timeline.Instant) timeline.Span {
+	start := r.rec.Sent
+	if start == 0 {
+		start = max(r.rec.First, r.first)
+	}
+	if r.closed {
+		return timeline.Span{Start: start, End: max(start, r.rec.Over().End)}
+	}
+	return timeline.Span{Start: start, End: max(start, t)}
+}
+
+// requestList is all requests, oldest first.
+type requestList struct{ head, tail *request }
+
+func (l *requestList) push(r *request) {
+	r.prev, r.next = l.tail, nil
+	if l.tail == nil {
+		l.head = r
+	} else {
+		l.tail.next = r
+	}
+	l.tail = r
+}
+
+func (l *requestList) remove(r *request) {
+	if r.prev == nil {
+		l.head = r.next
+	} else {
+		r.prev.next = r.next
+	}
+	if r.next == nil {
+		l.tail = r.prev
+	} else {
+		r.next.prev = r.prev
+	}
+	r.prev, r.next = nil, nil
+}
+
+// Open takes a request that was sent. It keeps a copy of r.
+func (e *Engine) Open(r *timeline.Request) {
+	q := e.requests[r.Ref]
+	if q == nil {
+		q = e.admit(r.Ref)
+	} else if q.closed {
+		return
+	}
+	q.rec = *r
+	e.place(q, r.Target)
+	if r.Sent != 0 {
+		e.saw(timeline.Span{Start: r.Sent, End: r.Sent})
+	}
+}
+
+// Token takes one event of a request's stream.
+func (e *Engine) Token(ev timeline.TokenEvent) {
+	e.stats.Tokens++
+	q := e.requests[ev.Ref]
+	if q == nil { // the open record is best effort
+		q = e.admit(ev.Ref)
+		q.rec = timeline.Request{Ref: ev.Ref, Streaming: true}
+		e.place(q, "")
+	}
+	if q.closed || !e.arena.push(&q.events, ev) {
+		e.stats.DroppedTokens++
+		if q.closed {
+			return
+		}
+		q.rec.Flags |= timeline.FlagEventsDropped
+	}
+	if !ev.Kind.Bears() {
+		return
+	}
+	first := q.first == 0
+	if first {
+		q.first = ev.At
+	}
+	q.last = max(q.last, ev.At)
+	n, estimated := 1.0, true
+	if ev.Source != timeline.CountNone {
+		n, estimated = float64(ev.Tokens), ev.Source >= timeline.CountFinal
+	}
+	q.tokens += n
+	if e.first == 0 || ev.At < e.first {
+		e.first = ev.At
+	}
+	e.last = max(e.last, ev.At)
+	if q.target >= 0 {
+		e.count(e.targets[q.target], ev.At, n, first, estimated)
+	}
+}
+
+// count puts tokens into the bin of their cell.
+func (e *Engine) count(t *target, at timeline.Instant, n float64, first, estimated bool) {
+	b := t.bin(e.index(at))
+	if b == nil {
+		e.stats.LateTokens++
+		return
+	}
+	b.tokens += n
+	b.events++
+	if !first {
+		b.decoded += n
+	}
+	if estimated {
+		b.estimated++
+	}
+}
+
+// index is the number of the cell that holds t.
+func (e *Engine) index(t timeline.Instant) int64 {
+	w := int64(e.cfg.Cell)
+	i := int64(t) / w
+	if int64(t)%w < 0 {
+		i--
+	}
+	return i
+}
+
+// Close takes a request that ended; r is complete in itself. It keeps a copy of r.
+func (e *Engine) Close(r *timeline.Request) {
+	e.stats.Requests++
+	q := e.requests[r.Ref]
+	if q == nil {
+		q = e.admit(r.Ref)
+	} else if q.closed {
+		return
+	}
+	dropped := q.rec.Flags & timeline.FlagEventsDropped
+	q.rec = *r
+	q.rec.Flags |= dropped
+	e.place(q, r.Target)
+	q.closed = true
+	over := r.Over()
+	e.saw(over)
+	if e.started && over.End <= e.cursor && q.acc.cells == 0 && r.First != 0 {
+		q.late = true
+		e.stats.LateRequests++
+	}
+	e.scratch.events = e.arena.take(e.scratch.events[:0], &q.events)
+	if len(e.scratch.events) < r.Events {
+		q.rec.Flags |= timeline.FlagEventsDropped
+	}
+	q.lat = latency.Of(&q.rec, e.scratch.events)
+	if q.target >= 0 {
+		t := e.targets[q.target]
+		q.warm = t.warm < e.cfg.Warmup
+		t.warm++
+	}
+}
+
+// admit makes room for a request and lists it as the newest.
+func (e *Engine) admit(ref uint64) *request {
+	if len(e.requests) >= e.cfg.MaxRequests {
+		e.stats.EvictedRequests++
+		e.drop(e.oldest.head)
+	}
+	var q *request
+	if n := len(e.free); n > 0 {
+		q, e.free = e.free[n-1], e.free[:n-1]
+	} else {
+		slab := make([]request, slabRequests)
+		for i := 1; i < len(slab); i++ {
+			e.free = append(e.free, &slab[i])
+		}
+		q = &slab[0]
+	}
+	*q = request{target: -1}
+	e.requests[ref] = q
+	q.rec.Ref = ref
+	e.oldest.push(q)
+	return q
+}
+
+// slabRequests is how many requests are allocated at once.
+const slabRequests = 64
+
+// drop forgets a request.
+func (e *Engine) drop(q *request) {
+	e.arena.release(&q.events)
+	delete(e.requests, q.rec.Ref)
+	e.oldest.remove(q)
+	q.lat = latency.Record{}
+	e.free = append(e.free, q)
+}
+
+// place ties a request to its target. A request without one goes to the only target there is.
+func (e *Engine) place(q *request, name string) {
+	if q.target >= 0 && (name == "" || e.targets[q.target].spec.Name == name) {
+		return
+	}
+	i, ok := e.resolve(name)
+	if !ok {
+		e.stats.UnknownTargets++
+		return
+	}
+	q.target = i
+}
+
+// blockEvents is how many token events one block of the arena holds.
+const blockEvents = 32
+
+// block is a run of events of one request.
+type block struct {
+	events [blockEvents]timeline.TokenEvent
+	n      int
+	next   int32 // one more than its position; zero: none
+}
+
+// chain is the blocks of one request.
+type chain struct{ head, tail int32 }
+
+// arena holds the token events of all requests in flight, in blocks, up to a limit.
+type arena struct {
+	slabs [][]block
+	free  int32 // one more than the position of a free block; zero: none
+	used  int   // blocks ever handed out
+	limit int
+}
+
+// slabBlocks is how many blocks are allocated at once.
+const slabBlocks = 256
+
+func (a *arena) at(i int32) *block { return &a.slabs[(i-1)/slabBlocks][(i-1)%slabBlocks] }
+
+// push appends an event and reports false if there is no room.
+func (a *arena) push(c *chain, ev timeline.TokenEvent) bool {
+	if c.tail == 0 || a.at(c.tail).n == blockEvents {
+		i := a.get()
+		if i == 0 {
+			return false
+		}
+		if c.tail == 0 {
+			c.head = i
+		} else {
+			a.at(c.tail).next = i
+		}
+		c.tail = i
+	}
+	b := a.at(c.tail)
+	b.events[b.n] = ev
+	b.n++
+	return true
+}
+
+func (a *arena) get() int32 {
+	if i := a.free; i != 0 {
+		b := a.at(i)
+		a.free, b.next, b.n = b.next, 0, 0
+		return i
+	}
+	if a.used >= a.limit {
+		return 0
+	}
+	if a.used%slabBlocks == 0 {
+		a.slabs = append(a.slabs, make([]block, min(slabBlocks, a.limit-a.used)))
+	}
+	a.used++
+	return int32(a.used) //nolint:gosec // bounded by limit, which is far below 2^31
+}
+
+// take appends the events of the chain to dst and frees its blocks.
+func (a *arena) take(dst []timeline.TokenEvent, c *chain) []timeline.TokenEvent {
+	for i := c.head; i != 0; i = a.at(i).next {
+		b := a.at(i)
+		dst = append(dst, b.events[:b.n]...)
+	}
+	a.release(c)
+	return dst
+}
+
+func (a *arena) release(c *chain) {
+	if c.head == 0 {
+		return
+	}
+	a.at(c.tail).next = a.free
+	a.free = c.head
+	*c = chain{}
+}
+
+// bin is what came to clients in one cell that is not closed yet.
+type bin struct {
+	tokens, decoded   float64 // decoded leaves out the first event of each request
+	events, estimated int
+}
+
+// maxBins bounds how far ahead of the last closed cell tokens may lie.
+const maxBins = 4096
+
+// bins are the open cells' bins, the first of them for the cell with number base.
+type bins struct {
+	base   int64
+	floor  int64 // cells below are closed; meaningless while nothing is
+	closed bool
+	bin    []bin
+}
+
+// at returns the bin of cell i, nil if that cell is closed or too far from the others.
+func (b *bins) at(i int64) *bin {
+	if b.closed && i < b.floor {
+		return nil
+	}
+	if len(b.bin) == 0 {
+		b.base = i
+	}
+	if i < b.base {
+		if b.base-i+int64(len(b.bin)) > maxBins {
+			return nil
+		}
+		b.bin = append(make([]bin, b.base-i), b.bin...)
+		b.base = i
+	}
+	if i-b.base >= maxBins {
+		return nil
+	}
+	for int64(len(b.bin)) <= i-b.base {
+		b.bin = append(b.bin, bin{})
+	}
+	return &b.bin[i-b.base]
+}
+
+// pop returns the bin of cell i and closes that cell and all before.
+func (b *bins) pop(i int64) bin {
+	var out bin
+	if k := i - b.base; len(b.bin) > 0 && k >= 0 {
+		if k < int64(len(b.bin)) {
+			out = b.bin[k]
+		}
+		n := copy(b.bin, b.bin[min(k+1, int64(len(b.bin))):])
+		b.bin, b.base = b.bin[:n], i+1
+	}
+	b.floor, b.closed = i+1, true
+	return out
+}
+
+// next returns the number of the first cell with an event.
+func (b *bins) next() (int64, bool) {
+	for i := range b.bin {
+		if b.bin[i].events > 0 {
+			return b.base + int64(i), true
+		}
+	}
+	return 0, false
+}
+
+func (t *target) bin(i int64) *bin { return t.bins.at(i) }
+
+// coverageSpan is the span over which the probe's tokens are compared with the engine's: long enough that neither the
+// moment of a scrape nor the way to the client matters.
+const coverageSpan = 10 * time.Second

@@ -1,0 +1,221 @@
+package roofline
+
+import "math"
+
+// Step is the work of one engine step over the whole group.
+type Step struct {
+	Decode        float64 // tokens decoded: the batch, times one plus the drafts where a draft model proposes
+	Prompt        float64 // prompt tokens processed
+	Context       float64 // tokens of context over all decoding sequences
+	PromptContext float64 // mean tokens of context that a prompt token attends to; zero: half of Prompt
+}
+
+// Decoding returns the step of a batch that decodes at one mean context.
+func Decoding(batch, context float64) Step { return Step{Decode: batch, Context: batch * context} }
+
+// Name says what a segment of a step does.
+type Name string
+
+// The segments, in the order in which they stand in a step.
+const (
+	Weights         Name = "weights"
+	Head            Name = "head"
+	DecodeAttention Name = "decode_attention"
+	PromptAttention Name = "prompt_attention"
+	Communication   Name = "communication"
+)
+
+// Segment is a part of a step. Bytes and FLOPs are of the whole group; the times are those of one GPU of it, which all
+// take alike.
+type Segment struct {
+	Name     Name
+	Bytes    float64
+	FLOPs    float64
+	MemoryS  float64 // at the memory roof
+	ComputeS float64 // at the compute roof
+	FixedS   float64 // at neither
+}
+
+// Seconds returns the time of the segment: the longer of its two roofs, and what is fixed.
+func (s Segment) Seconds() float64 { return max(s.MemoryS, s.ComputeS) + s.FixedS }
+
+// MemoryLimited reports whether the segment takes its time at the memory roof.
+func (s Segment) MemoryLimited() bool { return s.MemoryS >= s.ComputeS }
+
+// Rates are the conditions of a step: what part of the peaks is reached, and at which clock. The zero value is the peaks
+// of the data sheet.
+type Rates struct {
+	Bandwidth  float64 // part of the peak; zero: all of it
+	Tensor     float64 // part of the peak; zero: all of it
+	SMClockHz  float64 // zero: the clock that the data sheet assumes
+	ExpertPart float64 // where the experts touched lie between the floor (0) and the estimate (1)
+}
+
+func (r Rates) bandwidth() float64 { return orOne(r.Bandwidth) }
+func (r Rates) tensor() float64    { return orOne(r.Tensor) }
+
+func orOne(x float64) float64 {
+	if x <= 0 {
+		return 1
+	}
+	return x
+}
+
+// Segments appends the segments of a step to dst.
+func (m *Model) Segments(dst []Segment, st Step, r Rates) []Segment {
+	tokens := st.Decode + st.Prompt
+	if tokens <= 0 {
+		return dst
+	}
+	lo, hi := m.ExpertsTouched(tokens)
+	experts := lo + (hi-lo)*min(1, max(0, r.ExpertPart))
+	head := float64(m.spec.HeadParams())
+	active := float64(m.spec.ParamsActive)
+	body := Segment{Name: Weights, Bytes: m.bodyBytes() + experts*m.expertBytes(), FLOPs: 2 * (active - head) * tokens}
+	// Prompt tokens need the head only where their last one ends, which one step does for few.
+	out := Segment{Name: Head, Bytes: m.HeadBytes(), FLOPs: 2 * head * max(1, st.Decode)}
+	dst = append(dst, m.timed(body, r), m.timed(out, r))
+	if st.Decode > 0 {
+		mean := st.Context / st.Decode
+		att := Segment{
+			Name:  DecodeAttention,
+			Bytes: st.Decode * (m.KVReadBytes(mean) + m.KVBytesPerToken()*m.KVCopies()),
+			FLOPs: st.Decode * m.attentionFLOPs(mean),
+		}
+		dst = append(dst, m.timed(att, r))
+	}
+	if st.Prompt > 0 {
+		context := st.PromptContext
+		if context <= 0 {
+			context = st.Prompt / 2
+		}
+		// The earlier part of the prompt is read once for the whole chunk, whose own part is written.
+		before := max(0, context-st.Prompt/2)
+		att := Segment{
+			Name:  PromptAttention,
+			Bytes: m.KVReadBytes(before) + st.Prompt*m.KVBytesPerToken()*m.KVCopies(),
+			FLOPs: st.Prompt * m.attentionFLOPs(context),
+		}
+		dst = append(dst, m.timed(att, r))
+	}
+	if m.tp > 1 {
+		dst = append(dst, Segment{Name: Communication, FixedS: m.allReduceS(tokens)})
+	}
+	return dst
+}
+
+// timed fills in the segment's times at each roof.
+func (m *Model) timed(s Segment, r Rates) Segment {
+	n := float64(m.tp)
+	s.MemoryS = s.Bytes / (n * m.bandwidth * r.bandwidth())
+	s.ComputeS = s.FLOPs / (n * m.rateAt(r.SMClockHz) * r.tensor())
+	return s
+}
+
+// Latency and rate of an all-reduce of four H100 inside captured graphs (public nccl-collectives-bench results: 12.9 us
+// on a quiet host, 366 GB/s on the bus of 900 GB/s of links).
+const (
+	allReduceLatencyS = 12.9e-6
+	allReducePart     = 366e9 / 900e9
+	pcieBytesPerS     = 25e9 // without NVLink: one direction of a fourth-generation link
+)
+
+// allReduceS is the time of the two all-reduces a layer that tensor parallelism needs.
+func (m *Model) allReduceS(tokens float64) float64 {
+	n := float64(m.tp)
+	bus := m.gpu.NVLinkBps * allReducePart
+	if bus <= 0 {
+		bus = pcieBytesPerS
+	}
+	message := tokens * float64(m.spec.Hidden) * 2
+	return 2 * float64(m.spec.Layers) * (allReduceLatencyS + 2*(n-1)/n*message/bus)
+}
+
+// Cost is what a step takes in all.
+type Cost struct {
+	WeightBytes float64 // of the whole group
+	KVBytes     float64
+	FLOPs       float64
+	Seconds     float64
+	MemoryS     float64 // time in segments limited by memory
+	ComputeS    float64 // time in segments limited by compute
+	FixedS      float64
+	HiddenMemS  float64 // time at the memory roof that passes under compute
+	HiddenCompS float64 // time at the compute roof that passes under memory
+}
+
+// Bytes returns the DRAM traffic of the step.
+func (c Cost) Bytes() float64 { return c.WeightBytes + c.KVBytes }
+
+// Cost returns the cost of a step under the given conditions.
+func (m *Model) Cost(st Step, r Rates) Cost {
+	var buf [5]Segment
+	var c Cost
+	for _, s := range m.Segments(buf[:0], st, r) {
+		switch s.Name {
+		case Weights, Head:
+			c.WeightBytes += s.Bytes
+		case DecodeAttention, PromptAttention:
+			c.KVBytes += s.Bytes
+		case Communication:
+		}
+		c.FLOPs += s.FLOPs
+		c.Seconds += s.Seconds()
+		c.FixedS += s.FixedS
+		if s.MemoryLimited() {
+			c.MemoryS += s.MemoryS
+			c.HiddenCompS += s.ComputeS
+			continue
+		}
+		c.ComputeS += s.ComputeS
+		c.HiddenMemS += s.MemoryS
+	}
+	return c
+}
+
+// Floor returns the least time of a step: all peaks reached, no communication, no experts beyond those of one token.
+func (m *Model) Floor(st Step) float64 {
+	c := m.Cost(st, Rates{})
+	return c.Seconds - c.FixedS
+}
+
+// Expected returns the time of a step at what is achievable of the peaks, with communication, and with the experts that
+// tokens routed independently touch.
+func (m *Model) Expected(st Step, bandwidth, tensor, smClockHz float64) float64 {
+	return m.Cost(st, Rates{Bandwidth: bandwidth, Tensor: tensor, SMClockHz: smClockHz, ExpertPart: 1}).Seconds
+}
+
+// Limit names what a step takes most of its time for at the given conditions: "memory", "compute" or "communication".
+func (m *Model) Limit(st Step, r Rates) string {
+	c := m.Cost(st, r)
+	switch {
+	case c.FixedS >= c.MemoryS && c.FixedS >= c.ComputeS && c.FixedS > 0:
+		return "communication"
+	case c.ComputeS > c.MemoryS:
+		return "compute"
+	}
+	return "memory"
+}
+
+// PrefillSeconds returns the time that prompt tokens add to a step at the given part of the tensor peak; 0.6 is what
+// well-shaped prefill reaches.
+func (m *Model) PrefillSeconds(tokens, part float64) float64 {
+	return 2 * float64(m.spec.ParamsActive) * tokens / (float64(m.tp) * m.rate * part)
+}
+
+// TokensPerStep returns the mean tokens a step yields for a sequence with drafts proposed tokens, each accepted with
+// probability acceptance independently of the others.
+func TokensPerStep(acceptance, drafts float64) float64 {
+	if acceptance >= 1 {
+		return drafts + 1
+	}
+	return (1 - math.Pow(acceptance, drafts+1)) / (1 - acceptance)
+}
+
+// FitParallel returns a and b of the time a/n + b of a step on n GPUs, from the times on two numbers of GPUs: what
+// splits, and what does not.
+func FitParallel(n1 int, s1 float64, n2 int, s2 float64) (split, fixed float64) {
+	x1, x2 := 1/float64(n1), 1/float64(n2)
+	split = (s1 - s2) / (x1 - x2)
+	return split, s1 - split*x1
+}

@@ -1,0 +1,211 @@
+package verdict
+
+import (
+	"fmt"
+
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+const (
+	minWindows  = 3    // fewer say nothing of a mean
+	minCovered  = 0.5  // of the cell
+	clockPart   = 0.25 // of a window: beyond, it is not known which window a token belongs to
+	decodeOnly  = 0.02 // prompt tokens up to this part of all tokens leave a cell decode-only
+	fullTraffic = 0.95 // of the engine's output tokens: what the probe saw stands for all
+)
+
+// Judge says what bounded one cell. Its confidence is at most low; Ceiling says what a run of such cells can reach.
+func Judge(in *Input) Verdict {
+	if reason := gate(in); reason != "" {
+		v := withheld(reason)
+		v.Overlays = overlays(in, &v)
+		return v
+	}
+	p := normalise(in)
+	v := Verdict{D: p.d, C: p.c, Ceiling: timeline.High}
+	v.Roof = timeline.Interval{Low: max(p.d, p.c), High: min(1, p.d+p.c)}
+	v.Mixed = mixedCell(&in.Work)
+	var placed point
+	if v.Mixed {
+		placed = placeMixed(in, p)
+	} else {
+		placed = placeDecode(p)
+	}
+	v.Shares = shares(p, placed)
+	l := ladder(in, p, placed, &v)
+	v.Label, v.Reason = l.label, l.reason
+	v.cap(l.ceiling, l.why)
+	capAll(in, p, &v)
+	v.Confidence = min(timeline.Low, v.Ceiling)
+	if !v.OK() {
+		v.Confidence, v.Ceiling = timeline.NoConfidence, timeline.NoConfidence
+	}
+	v.Overlays = overlays(in, &v)
+	return v
+}
+
+// gate returns why nothing can be said, or nothing.
+func gate(in *Input) string {
+	switch {
+	case in.Gate != "":
+		return in.Gate
+	case in.Foreign && !in.AllowForeign:
+		return ReasonForeign
+	case in.Windows < minWindows:
+		return ReasonWindows
+	case in.CellS <= 0 || in.CoveredS < minCovered*in.CellS:
+		return ReasonCoverage
+	case in.ClockBoundS > clockPart*in.WindowS:
+		return ReasonClock
+	case !in.DRAM.OK() || !in.Tensor.OK():
+		return ReasonNoCounters
+	case in.Work.Running.OK() && in.Work.Running.Value <= 0:
+		return ReasonIdle
+	}
+	return ""
+}
+
+// part is the cell's counters as parts of what is achievable.
+type part struct {
+	d, c       float64
+	s, g       float64
+	hasS, hasG bool
+}
+
+// normalise divides by eta. Tensor activity is a part of cycles, so that it needs no correction for the clock; a rate
+// in operations per second would.
+func normalise(in *Input) part {
+	p := part{
+		d: clip(in.DRAM.Value / in.Eta.Bandwidth), c: clip(in.Tensor.Value / in.Eta.Tensor),
+		hasS: in.SM.OK(), hasG: in.Graphics.OK(),
+	}
+	if in.Eta.Bandwidth <= 0 {
+		p.d = clip(in.DRAM.Value)
+	}
+	if in.Eta.Tensor <= 0 {
+		p.c = clip(in.Tensor.Value)
+	}
+	if p.hasS {
+		p.s = clip(in.SM.Value)
+	}
+	if p.hasG {
+		p.g = clip(in.Graphics.Value)
+	}
+	return p
+}
+
+// point is where the time at the roofs lies inside the interval.
+type point struct {
+	memory, compute float64
+	modelled        bool // placed by the model of segments, and not by bounds alone
+	low             point2
+}
+
+// point2 is the least time at each roof that the counters allow.
+type point2 struct{ memory, compute float64 }
+
+// placeDecode puts the greater of the two on its roof: decode steps are short of one thing at a time.
+func placeDecode(p part) point {
+	if p.d >= p.c {
+		return point{memory: p.d}
+	}
+	return point{compute: p.c}
+}
+
+// shares splits the cell's time top-down; the parts sum to one. Without the counter that tells whether any kernel was
+// resident, launch time counts as host time; without the SMs' counter all that is off the roofs is other.
+func shares(p part, at point) timeline.Shares {
+	roof := at.memory + at.compute
+	out := timeline.Shares{Memory: at.memory, Compute: at.compute}
+	if !p.hasS {
+		out.Other = 1 - roof
+		return out
+	}
+	busy := max(p.s, roof) // DRAM traffic can coexist with unfilled SMs
+	out.Other = busy - roof
+	if !p.hasG {
+		out.Host = 1 - busy
+		return out
+	}
+	resident := max(p.g, busy)
+	out.Host, out.Launch = 1-resident, resident-busy
+	return out
+}
+
+// mixedCell reports whether prompt work shared the cell. Without a count of prompt tokens it may have.
+func mixedCell(w *Work) bool {
+	if !w.Prompt.OK() {
+		return true
+	}
+	if w.Prompt.Value <= 0 {
+		return false
+	}
+	return !w.Decode.OK() || w.Prompt.Value >= decodeOnly*(w.Prompt.Value+w.Decode.Value)
+}
+
+// cap lowers the ceiling to at most c and notes why.
+func (v *Verdict) cap(c timeline.Confidence, why string) {
+	if c >= v.Ceiling && c >= timeline.High {
+		return
+	}
+	v.Ceiling = min(v.Ceiling, c)
+	if why != "" {
+		v.Caps = append(v.Caps, why)
+	}
+}
+
+// lower takes the ceiling one level down, not below low, and notes why.
+func (v *Verdict) lower(why string) { v.cap(max(timeline.Low, v.Ceiling-1), why) }
+
+// capAll applies what holds for every label.
+func capAll(in *Input, p part, v *Verdict) {
+	if !sure(in.Eta.BandwidthOrigin) {
+		v.cap(timeline.Medium, "achievable bandwidth is assumed")
+	}
+	if !sure(in.Eta.TensorOrigin) && (v.Label == timeline.Compute || v.Label == timeline.Balanced) {
+		v.cap(timeline.Medium, "achievable tensor activity is assumed")
+	}
+	switch {
+	case !in.Coverage.OK():
+		v.cap(timeline.Medium, "traffic coverage is unknown")
+	case in.Coverage.Value < fullTraffic:
+		v.cap(timeline.Medium, fmt.Sprintf("the probe saw %.0f %% of the traffic", 100*in.Coverage.Value))
+	}
+	if in.Rho.OK() && (in.Rho.Value < in.Band.Low || in.Rho.Value > in.Band.High) {
+		v.lower(fmt.Sprintf("measured bytes are %.2f of modelled ones", in.Rho.Value))
+	}
+	if !p.hasS {
+		v.cap(timeline.Medium, "SM activity is not read")
+	}
+	if !p.hasG {
+		v.cap(timeline.High, "")
+		v.Caps = append(v.Caps, "graphics activity is not read: host and launch are not told apart")
+	}
+	if in.Coalesced {
+		v.lower("more than 5 % of the token events shared a read")
+	}
+	if v.Label == timeline.Compute && aboveCritical(in) {
+		v.lower("context is above the one that lets a batch reach the compute roof")
+	}
+	if unexplained(in, p) && v.Label != timeline.Communication {
+		v.cap(timeline.Medium, "ranks may wait for each other")
+	}
+	if in.Foreign {
+		v.cap(timeline.Low, "a foreign process shares the gpu")
+	}
+}
+
+func sure(origin string) bool { return origin == OriginCalibrated || origin == OriginTable }
+
+// aboveCritical reports whether the mean context of the batch is one at which decode alone cannot reach the compute
+// roof at any batch.
+func aboveCritical(in *Input) bool {
+	w := in.Work
+	if in.Model == nil || !w.Context.OK() || !w.Running.OK() || w.Running.Value <= 0 {
+		return false
+	}
+	limit, ok := in.Model.CriticalContext()
+	return ok && w.Context.Value/w.Running.Value > limit
+}
+
+func clip(x float64) float64 { return min(1, max(0, x)) }

@@ -1,0 +1,109 @@
+package verdict
+
+import (
+	"github.com/tpotscope/tpotscope/correlate/roofline"
+)
+
+// usualChunk is the token budget of a step that engines use when nothing else is set (vLLM's default for online
+// serving of max_num_batched_tokens is 2048 or more). It bounds how concentrated prompt work can be.
+const usualChunk = 2048
+
+// placeMixed places the time at the roofs inside its interval, for a cell whose steps carry prompt work. The counters
+// give the time of DRAM traffic and of tensor work; the model of segments says which part of each passes under the
+// other. How the prompt tokens were spread over the steps is not told, so that two cases are worked out, spread evenly
+// and in whole chunks, and each roof's least time of the two is kept beside the point.
+func placeMixed(in *Input, p part) point {
+	floor := point2{memory: max(0, p.d-p.c), compute: max(0, p.c-p.d)} // what no overlap can hide
+	mid := middle(p)
+	mid.low = floor
+	steps, ok := stepsOf(&in.Work)
+	if in.Model == nil || !ok || !in.Work.Prompt.OK() || !in.Work.Decode.OK() || !in.Work.Context.OK() {
+		return mid
+	}
+	w := &in.Work
+	decode, prompt := w.Decode.Value/steps, w.Prompt.Value/steps
+	even := []weighted{{1, roofline.Step{Decode: decode, Prompt: prompt, Context: w.Context.Value}}}
+	a := place(in, p, even)
+	if prompt >= usualChunk {
+		a.low = point2{a.memory, a.compute}
+		return a
+	}
+	// Prompt work comes in few steps with a full chunk; the rest are decode alone.
+	part := prompt / max(usualChunk-decode, 1)
+	if part >= 1 {
+		a.low = point2{a.memory, a.compute}
+		return a
+	}
+	b := place(in, p, []weighted{
+		{part, roofline.Step{Decode: decode, Prompt: prompt / part, Context: w.Context.Value}},
+		{1 - part, roofline.Step{Decode: decode, Context: w.Context.Value}},
+	})
+	out := point{memory: (a.memory + b.memory) / 2, compute: (a.compute + b.compute) / 2, modelled: true}
+	out.low = point2{min(a.memory, b.memory), min(a.compute, b.compute)}
+	return out
+}
+
+// middle is the point when nothing places it: halfway between full overlap and none.
+func middle(p part) point {
+	roof := (max(p.d, p.c) + min(1, p.d+p.c)) / 2
+	if p.d+p.c <= 0 {
+		return point{}
+	}
+	return point{memory: roof * p.d / (p.d + p.c), compute: roof * p.c / (p.d + p.c)}
+}
+
+type weighted struct {
+	part float64
+	step roofline.Step
+}
+
+// place takes off each counter the part that the model says passes under the other roof, and keeps the sum inside the
+// interval that the counters allow.
+func place(in *Input, p part, steps []weighted) point {
+	rates := roofline.Rates{Bandwidth: in.Eta.Bandwidth, Tensor: in.Eta.Tensor, ExpertPart: 1}
+	if in.Device.Clock.OK() {
+		rates.SMClockHz = in.Device.Clock.Value
+	}
+	var mem, hidMem, comp, hidComp float64
+	for _, s := range steps {
+		c := in.Model.Cost(s.step, rates)
+		mem += s.part * (c.MemoryS + c.HiddenMemS)
+		hidMem += s.part * c.HiddenMemS
+		comp += s.part * (c.ComputeS + c.HiddenCompS)
+		hidComp += s.part * c.HiddenCompS
+	}
+	out := point{modelled: true}
+	if mem > 0 {
+		out.memory = p.d * (1 - hidMem/mem)
+	}
+	if comp > 0 {
+		out.compute = p.c * (1 - hidComp/comp)
+	}
+	return out.fit(max(p.d, p.c), min(1, p.d+p.c))
+}
+
+// fit scales the point so that its sum lies in [low, high].
+func (a point) fit(low, high float64) point {
+	sum := a.memory + a.compute
+	switch {
+	case sum <= 0:
+		return a
+	case sum < low:
+		a.memory, a.compute = a.memory*low/sum, a.compute*low/sum
+	case sum > high:
+		a.memory, a.compute = a.memory*high/sum, a.compute*high/sum
+	}
+	return a
+}
+
+// stepsOf returns how many steps the engine made: as it tells, else from the tokens a batch yields when each request
+// yields one a step.
+func stepsOf(w *Work) (float64, bool) {
+	if w.Steps.OK() && w.Steps.Value > 0 {
+		return w.Steps.Value, true
+	}
+	if w.Decode.OK() && w.Running.OK() && w.Decode.Value > 0 && w.Running.Value > 0 {
+		return w.Decode.Value / max(1, w.Running.Value), true
+	}
+	return 0, false
+}

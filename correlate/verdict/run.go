@@ -1,0 +1,311 @@
+package verdict
+
+import (
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/tpotscope/tpotscope/correlate/stats"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+const (
+	dominant   = 0.60 // of the time: the label of a run
+	halfHigh   = 0.05 // widest half of an interval at high confidence
+	halfMedium = 0.10
+	blockWidth = time.Second // cells hold at least five windows, so that a second is the longer of the two
+	determined = 0.5         // of the time, for a run to have a label
+)
+
+// Timed is the verdict of one cell and the time it holds.
+type Timed struct {
+	Verdict Verdict
+	Over    timeline.Span
+}
+
+// Run says what bounded a run of cells, which stand in order of time. Its label is the one that holds at least 60 % of
+// the determined time, else mixed. Its shares are weighted by time. Its confidence rests on intervals of the deciding
+// quantities over all cells of the label's kind, whatever their own label, so that choosing by label does not make the
+// run look surer than it is: by moving blocks of at least a second, none of fewer than ten. The random draws are seeded
+// from the cells, so that the same cells give the same verdict.
+func Run(cells []Timed) Verdict {
+	var all, sure float64
+	var out Verdict
+	byLabel := map[timeline.Label]float64{}
+	for i := range cells {
+		c := &cells[i]
+		sec := c.Over.Duration().Seconds()
+		all += sec
+		byLabel[c.Verdict.Label] += sec
+		for _, o := range c.Verdict.Overlays {
+			if !slices.Contains(out.Overlays, o) {
+				out.Overlays = append(out.Overlays, o)
+			}
+		}
+		if !c.Verdict.OK() {
+			continue
+		}
+		sure += sec
+		out.Shares = out.Shares.Add(c.Verdict.Shares, sec)
+		out.D, out.C = out.D+sec*c.Verdict.D, out.C+sec*c.Verdict.C
+		out.Roof.Low, out.Roof.High = out.Roof.Low+sec*c.Verdict.Roof.Low, out.Roof.High+sec*c.Verdict.Roof.High
+	}
+	if sure <= 0 || sure < determined*all {
+		return undecided(cells, out)
+	}
+	out.Shares = out.Shares.Scale(1 / sure)
+	out.D, out.C, out.Roof.Low, out.Roof.High = out.D/sure, out.C/sure, out.Roof.Low/sure, out.Roof.High/sure
+	out.Label, out.Reason = timeline.Mixed, "no label holds 60 % of the time"
+	for _, l := range timeline.Labels() {
+		if l != timeline.Undetermined && byLabel[l] >= dominant*sure {
+			out.Label, out.Reason = l, reasonOf(cells, l)
+		}
+	}
+	judgeRun(cells, &out)
+	return out
+}
+
+// undecided is the verdict of a run without enough determined time: the reason that took longest.
+func undecided(cells []Timed, out Verdict) Verdict {
+	v := withheld(ReasonNoCells)
+	v.Overlays = out.Overlays
+	byReason := map[string]time.Duration{}
+	var longest time.Duration
+	for i := range cells {
+		c := &cells[i]
+		if c.Verdict.OK() {
+			continue
+		}
+		byReason[c.Verdict.Reason] += c.Over.Duration()
+		if d := byReason[c.Verdict.Reason]; d > longest {
+			longest, v.Reason = d, c.Verdict.Reason
+		}
+	}
+	return v
+}
+
+// reasonOf is what the newest cell with that label rests on.
+func reasonOf(cells []Timed, l timeline.Label) string {
+	for _, c := range slices.Backward(cells) {
+		if c.Verdict.Label == l {
+			return c.Verdict.Reason
+		}
+	}
+	return ""
+}
+
+// judgeRun sets confidence, interval and what held the confidence down.
+func judgeRun(cells []Timed, out *Verdict) {
+	kind, rank := like(cells, out.Label)
+	out.Rank = rank
+	out.Ceiling, out.Mixed = reach(kind, out.Label)
+	for _, c := range kind {
+		if c.Verdict.Label != out.Label || c.Verdict.Ceiling > out.Ceiling {
+			continue
+		}
+		for _, why := range c.Verdict.Caps {
+			if len(out.Caps) < maxCaps && !slices.Contains(out.Caps, why) {
+				out.Caps = append(out.Caps, why)
+			}
+		}
+	}
+	if out.Label == timeline.Mixed && !out.Mixed {
+		out.cap(timeline.Low, "no label holds 60 % of the time")
+	}
+	out.Confidence = min(out.Ceiling, intervalConfidence(kind, out))
+}
+
+// reach returns the most that enough of the cells with that label can reach, and whether prompt work shared any.
+func reach(cells []Timed, l timeline.Label) (timeline.Confidence, bool) {
+	var all float64
+	var mixed bool
+	var could [timeline.High + 1]float64 // time of cells that could reach each confidence
+	for i := range cells {
+		v := &cells[i].Verdict
+		if v.Label != l {
+			continue
+		}
+		mixed = mixed || v.Mixed
+		sec := cells[i].Over.Duration().Seconds()
+		all += sec
+		for k := timeline.Low; k <= v.Ceiling; k++ {
+			could[k] += sec
+		}
+	}
+	ceiling := timeline.Low
+	for k := timeline.Low; k <= timeline.High; k++ {
+		if could[k] >= reachPart*all {
+			ceiling = k
+		}
+	}
+	return ceiling, mixed
+}
+
+// reachPart is the part of a run's time whose cells must each be able to reach a confidence for the run to have it: a
+// few cells at its ends, of which less is known, hold nothing down.
+const reachPart = 0.8
+
+// maxCaps bounds the clauses of a run: cells word theirs with their own numbers.
+const maxCaps = 8
+
+// like returns the determined cells of the kind that the label speaks of, decode-only or mixed, and the rank that all
+// of them wait for, if it is the same.
+func like(cells []Timed, l timeline.Label) ([]Timed, string) {
+	var mixed, plain float64
+	for _, c := range cells {
+		if c.Verdict.Label != l {
+			continue
+		}
+		if c.Verdict.Mixed {
+			mixed += c.Over.Duration().Seconds()
+		} else {
+			plain += c.Over.Duration().Seconds()
+		}
+	}
+	var out []Timed
+	var rank string
+	same := true
+	for _, c := range cells {
+		if !c.Verdict.OK() || c.Verdict.Mixed != (mixed > plain) {
+			continue
+		}
+		out = append(out, c)
+		if c.Verdict.Rank != "" {
+			same = same && (rank == "" || rank == c.Verdict.Rank)
+			rank = c.Verdict.Rank
+		}
+	}
+	if !same {
+		rank = ""
+	}
+	return out, rank
+}
+
+// bound is a quantity that must lie above a threshold for the label to hold.
+type bound struct {
+	of    func(v *Verdict) float64
+	above float64
+}
+
+// bounds lists what decides a label, the share first: at high confidence, and at medium.
+func bounds(l timeline.Label, mixed bool) (high, medium []bound) {
+	d := func(v *Verdict) float64 { return v.D }
+	c := func(v *Verdict) float64 { return v.C }
+	dc := func(v *Verdict) float64 { return v.D - v.C }
+	cd := func(v *Verdict) float64 { return v.C - v.D }
+	memory := func(v *Verdict) float64 { return v.Shares.Memory }
+	compute := func(v *Verdict) float64 { return v.Shares.Compute }
+	switch {
+	case mixed && l == timeline.Memory:
+		return nil, []bound{{memory, mixedRoof}}
+	case mixed && l == timeline.Compute:
+		return nil, []bound{{compute, mixedRoof}}
+	}
+	switch l {
+	case timeline.Mixed:
+		return nil, []bound{{func(v *Verdict) float64 { return 1 - v.Shares.Memory }, 1 - mixedRoof}, {func(v *Verdict) float64 { return 1 - v.Shares.Compute }, 1 - mixedRoof}}
+	case timeline.Memory:
+		return []bound{{d, memorySure}, {dc, roofMargin}}, []bound{{d, memoryLikely}, {dc, roofMargin}}
+	case timeline.Compute:
+		return []bound{{c, computeSure}, {cd, roofMargin}}, []bound{{c, computeLikely}, {cd, roofMargin}}
+	case timeline.Host:
+		b := []bound{{func(v *Verdict) float64 { return v.Shares.Host }, hostGap}}
+		return b, b
+	case timeline.Launch:
+		b := []bound{{func(v *Verdict) float64 { return v.Shares.Launch }, launchSmall}}
+		return b, b
+	case timeline.HostOrLaunch:
+		b := []bound{{func(v *Verdict) float64 { return v.Shares.Host + v.Shares.Launch }, hostOrLaunchGap}}
+		return b, b
+	case timeline.Balanced:
+		b := []bound{{d, bothRoofs}, {c, bothRoofs}}
+		return b, b
+	case timeline.Busy:
+		b := []bound{
+			{func(v *Verdict) float64 { return v.Shares.Memory + v.Shares.Compute + v.Shares.Other }, busySM},
+			{func(v *Verdict) float64 { return 1 - max(v.D, v.C) }, 1 - memoryLikely},
+		}
+		return b, b
+	case timeline.Communication:
+		b := []bound{{func(v *Verdict) float64 { return 1 - v.D }, waitsLikely}}
+		return b, b
+	case timeline.Undetermined:
+	}
+	return nil, nil
+}
+
+// intervalConfidence returns what the intervals of the deciding quantities allow.
+func intervalConfidence(cells []Timed, out *Verdict) timeline.Confidence {
+	high, medium := bounds(out.Label, out.Mixed)
+	if len(medium) == 0 || len(cells) == 0 {
+		return timeline.Low
+	}
+	width := cells[0].Over.Duration()
+	block := max(1, int((blockWidth+width-1)/max(1, width)))
+	if len(cells)/block < stats.MinBlocks {
+		out.Caps = append(out.Caps, "fewer than ten blocks of time")
+		return timeline.Low
+	}
+	rng := rand.New(rand.NewPCG(seed(cells), uint64(len(cells)))) //nolint:gosec // draws of a bootstrap, no secret
+	xs := make([]float64, len(cells))
+	interval := func(b bound) (timeline.Interval, bool) {
+		for i := range cells {
+			xs[i] = b.of(&cells[i].Verdict)
+		}
+		return stats.Bootstrap{Block: block, Resamples: resamples, Rand: rng}.Mean(xs)
+	}
+	if c, ok := holds(high, interval, halfHigh, out); ok && c {
+		return timeline.High
+	}
+	if c, ok := holds(medium, interval, halfMedium, out); ok && c {
+		if len(high) > 0 {
+			out.Caps = append(out.Caps, "the interval is wide or crosses a threshold")
+		}
+		return timeline.Medium
+	}
+	out.Caps = append(out.Caps, "the interval crosses a threshold")
+	return timeline.Low
+}
+
+// resamples of the bootstrap: enough for the ends of a 95 % interval to within a tenth of its width.
+const resamples = 500
+
+// holds reports whether all bounds hold over their whole interval, of which the first is narrow enough. It notes the
+// first interval in out.
+func holds(bs []bound, interval func(bound) (timeline.Interval, bool), half float64, out *Verdict) (bool, bool) {
+	if len(bs) == 0 {
+		return false, false
+	}
+	all := true
+	for i, b := range bs {
+		iv, ok := interval(b)
+		if !ok {
+			return false, false
+		}
+		if i == 0 {
+			out.CI = iv
+			all = all && (iv.High-iv.Low)/2 <= half
+		}
+		all = all && iv.Low >= b.above
+	}
+	return all, true
+}
+
+// seed makes a number of the cells' own, so that equal input draws equal samples.
+func seed(cells []Timed) uint64 {
+	h := fnv.New64a()
+	var b [8]byte
+	put := func(x uint64) {
+		for i := range b {
+			b[i] = byte(x >> (8 * i))
+		}
+		h.Write(b[:])
+	}
+	for i := range cells {
+		put(math.Float64bits(cells[i].Verdict.D))
+		put(math.Float64bits(cells[i].Verdict.C))
+	}
+	return h.Sum64()
+}
