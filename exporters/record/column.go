@@ -24,14 +24,9 @@ type table[T any] struct {
 // leaves the field as it is; a file that has it with another type is refused.
 type column[T any] struct {
 	field arrow.Field
+	typ   arrayType
 	put   func(b array.Builder, rows []T)
-	get   func(c chunk, rows []T) error
-}
-
-// chunk is one column of one batch, and the names that its codes stand for, if it holds codes.
-type chunk struct {
-	arrow.Array
-	field arrow.Field
+	get   func(c *chunk, rows []T) error // c has the column's type
 }
 
 // namesKey is the key of a code column's field metadata: the names of codes 0, 1, 2 ..., separated by commas.
@@ -44,16 +39,6 @@ func (t *table[T]) schema(bootID string) *arrow.Schema {
 	}
 	md := arrow.NewMetadata([]string{"schema", "kind", "boot_id"}, []string{Schema, t.kind.String(), bootID})
 	return arrow.NewSchema(fields, &md)
-}
-
-// as returns the chunk as the array type A that the column is written with.
-func as[A arrow.Array](c chunk) (A, error) {
-	a, ok := c.Array.(A)
-	if !ok {
-		var want A
-		return a, fmt.Errorf("column %s: holds %s, want %T", c.field.Name, c.field.Type, want)
-	}
-	return a, nil
 }
 
 type integer interface {
@@ -74,6 +59,7 @@ func zeroIntColumn[T any, V integer](name string, at func(*T) *V) column[T] {
 func maybeIntColumn[T any](name string, get func(*T) (int64, bool), set func(*T, int64)) column[T] {
 	return column[T]{
 		field: arrow.Field{Name: name, Type: arrow.PrimitiveTypes.Int64, Nullable: true},
+		typ:   int64Type,
 		put: func(b array.Builder, rows []T) {
 			ints, _ := b.(*array.Int64Builder)
 			for i := range rows {
@@ -84,14 +70,10 @@ func maybeIntColumn[T any](name string, get func(*T) (int64, bool), set func(*T,
 				}
 			}
 		},
-		get: func(c chunk, rows []T) error {
-			a, err := as[*array.Int64](c)
-			if err != nil {
-				return err
-			}
-			for i, v := range a.Int64Values()[:len(rows)] {
-				if a.IsValid(i) {
-					set(&rows[i], v)
+		get: func(c *chunk, rows []T) error {
+			for i := range rows {
+				if c.isValid(i) {
+					set(&rows[i], c.int64(i))
 				}
 			}
 			return nil
@@ -103,6 +85,7 @@ func maybeIntColumn[T any](name string, get func(*T) (int64, bool), set func(*T,
 func floatColumn[T any](name string, get func(*T) (float64, bool), set func(*T, float64)) column[T] {
 	return column[T]{
 		field: arrow.Field{Name: name, Type: arrow.PrimitiveTypes.Float64, Nullable: true},
+		typ:   float64Type,
 		put: func(b array.Builder, rows []T) {
 			floats, _ := b.(*array.Float64Builder)
 			for i := range rows {
@@ -113,17 +96,13 @@ func floatColumn[T any](name string, get func(*T) (float64, bool), set func(*T, 
 				}
 			}
 		},
-		get: func(c chunk, rows []T) error {
-			a, err := as[*array.Float64](c)
-			if err != nil {
-				return err
-			}
-			if a.NullN() == len(rows) {
+		get: func(c *chunk, rows []T) error {
+			if c.nulls >= len(rows) {
 				return nil
 			}
-			for i, v := range a.Float64Values()[:len(rows)] {
-				if a.IsValid(i) {
-					set(&rows[i], v)
+			for i := range rows {
+				if c.isValid(i) {
+					set(&rows[i], c.float64(i))
 				}
 			}
 			return nil
@@ -135,19 +114,16 @@ func floatColumn[T any](name string, get func(*T) (float64, bool), set func(*T, 
 func boolColumn[T any](name string, at func(*T) *bool) column[T] {
 	return column[T]{
 		field: arrow.Field{Name: name, Type: arrow.FixedWidthTypes.Boolean, Nullable: true},
+		typ:   boolType,
 		put: func(b array.Builder, rows []T) {
 			bools, _ := b.(*array.BooleanBuilder)
 			for i := range rows {
 				bools.Append(*at(&rows[i]))
 			}
 		},
-		get: func(c chunk, rows []T) error {
-			a, err := as[*array.Boolean](c)
-			if err != nil {
-				return err
-			}
+		get: func(c *chunk, rows []T) error {
 			for i := range rows {
-				*at(&rows[i]) = a.IsValid(i) && a.Value(i)
+				*at(&rows[i]) = c.isValid(i) && c.bool(i)
 			}
 			return nil
 		},
@@ -166,6 +142,7 @@ func stringColumn[T any, S ~string](name string, at func(*T) *S) column[T] {
 func textColumn[T any](name string, get func(*T) string, set func(*T, string) error) column[T] {
 	return column[T]{
 		field: arrow.Field{Name: name, Type: arrow.BinaryTypes.String, Nullable: true},
+		typ:   stringType,
 		put: func(b array.Builder, rows []T) {
 			texts, _ := b.(*array.StringBuilder)
 			for i := range rows {
@@ -176,21 +153,24 @@ func textColumn[T any](name string, get func(*T) string, set func(*T, string) er
 				}
 			}
 		},
-		get: func(c chunk, rows []T) error {
-			a, err := as[*array.String](c)
-			if err != nil {
-				return err
+		get: func(c *chunk, rows []T) error {
+			if c.nulls >= len(rows) {
+				return nil
 			}
 			last := ""
 			for i := range rows {
-				if a.IsNull(i) {
+				if !c.isValid(i) {
 					continue
 				}
-				if s := a.Value(i); s != last {
-					last = strings.Clone(s) // the array's memory goes with the batch
+				text, ok := c.bytes(i)
+				if !ok {
+					return errBuffer
+				}
+				if string(text) != last {
+					last = string(text)
 				}
 				if err := set(&rows[i], last); err != nil {
-					return fmt.Errorf("column %s: %w", name, err)
+					return err
 				}
 			}
 			return nil
@@ -224,25 +204,21 @@ func codeColumn[T any, V code](name string, at func(*T) *V) column[T] {
 	md := arrow.NewMetadata([]string{namesKey}, []string{strings.Join(names, ",")})
 	return column[T]{
 		field: arrow.Field{Name: name, Type: arrow.PrimitiveTypes.Uint8, Nullable: true, Metadata: md},
+		typ:   uint8Type,
 		put: func(b array.Builder, rows []T) {
 			codes, _ := b.(*array.Uint8Builder)
 			for i := range rows {
 				codes.Append(uint8(*at(&rows[i])))
 			}
 		},
-		get: func(c chunk, rows []T) error {
-			a, err := as[*array.Uint8](c)
-			if err != nil {
-				return err
+		get: func(c *chunk, rows []T) error {
+			means := make([]V, len(c.codes))
+			for i, n := range c.codes {
+				means[i] = V(max(0, slices.Index(names, n))) // a name of a later version counts as code 0
 			}
-			listed, _ := c.field.Metadata.GetValue(namesKey)
-			means := make([]V, 0, len(names))
-			for n := range strings.SplitSeq(listed, ",") {
-				means = append(means, V(max(0, slices.Index(names, n)))) // a name of a later version counts as code 0
-			}
-			for i, v := range a.Uint8Values()[:len(rows)] {
+			for i, v := range c.data[:len(rows)] {
 				if int(v) >= len(means) {
-					return fmt.Errorf("column %s: code %d has no name", name, v)
+					return fmt.Errorf("code %d has no name", v)
 				}
 				*at(&rows[i]) = means[v]
 			}

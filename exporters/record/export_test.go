@@ -34,8 +34,12 @@ func ReadTable(t testing.TB, k Kind, disk io.ReadCloser, size int64) (int64, err
 }
 
 func readAll[T any](tab *table[T], disk io.ReadCloser, size int64) (int64, error) {
-	b := &batches[T]{table: tab, file: file{tab.kind, 1, size}}
-	b.open(disk, size)
+	b := &batches[T]{table: tab, file: file{tab.kind, 1, size}, total: new(int64)}
+	unpack, err := newUnpacker()
+	if err != nil {
+		return 0, err
+	}
+	b.open(disk, size, unpack)
 	defer b.close()
 	for {
 		if _, err := b.next(); err != nil {

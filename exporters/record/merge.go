@@ -252,7 +252,7 @@ func (s *source[T]) read() ([]T, bool) {
 			if len(s.files) == 0 {
 				return nil, false
 			}
-			s.open = openBatches(s.r.path(s.files[0]), s.files[0], s.table)
+			s.open = openBatches(s.r, s.files[0], s.table)
 			s.files = s.files[1:]
 		}
 		rows, err := s.open.next()

@@ -1,7 +1,6 @@
 package record
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -10,8 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -48,9 +46,11 @@ func (e *FileError) Unwrap() error { return e.Err }
 // next step.
 type Reader struct {
 	dir   string
+	zstd  *zstd.Decoder
 	meta  Meta
 	gpus  gpuList
 	files []bootFile
+	read  int64 // bytes of files that iterators went through
 }
 
 // bootFile is a segment file and the boot during which it was written: instants of different boots never compare.
@@ -69,7 +69,11 @@ func OpenReader(dir string) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Reader{dir: dir, meta: m, gpus: gpuList{m.GPUs}}
+	unpack, err := newUnpacker()
+	if err != nil {
+		return nil, err
+	}
+	r := &Reader{dir: dir, zstd: unpack, meta: m, gpus: gpuList{m.GPUs}}
 	slices.SortStableFunc(files, func(a, b file) int { return a.number - b.number })
 	for _, f := range files {
 		r.files = append(r.files, bootFile{f, r.bootOf(f)})
@@ -84,13 +88,12 @@ func (r *Reader) bootOf(f file) string {
 	if err != nil {
 		return ""
 	}
-	s, err := openStream(disk, f.bytes)
+	s, err := openStream(disk, f.bytes, r.zstd)
 	if err != nil {
 		return ""
 	}
-	defer s.Release()
-	boot, _ := s.Schema().Metadata().GetValue("boot_id")
-	return boot
+	defer s.close()
+	return s.boot
 }
 
 // inheritBoots gives a file that does not tell its boot that of its neighbours, so that its fault is reported there.
@@ -109,6 +112,17 @@ func (r *Reader) Meta() Meta { return r.meta }
 
 // Dir returns the directory of the recording.
 func (r *Reader) Dir() string { return r.dir }
+
+// Progress returns how many bytes all iterators of the Reader have gone through, and how many the measured rows of the
+// recording take.
+func (r *Reader) Progress() (read, total int64) {
+	for _, f := range r.files {
+		if f.kind != Cells {
+			total += f.bytes
+		}
+	}
+	return r.read, total
+}
 
 // Boots returns the boots of the host during which the recording was written, in order. Rows of different boots have
 // no common timeline.
@@ -198,7 +212,7 @@ func scan[T any](r *Reader, t *table[T]) iter.Seq2[*T, error] {
 
 // scanFile yields the rows of one file, and reports whether to go on.
 func scanFile[T any](r *Reader, f file, t *table[T], yield func(*T, error) bool) bool {
-	b := openBatches(r.path(f), f, t)
+	b := openBatches(r, f, t)
 	defer b.close()
 	for {
 		rows, err := b.next()
@@ -218,34 +232,36 @@ func scanFile[T any](r *Reader, f file, t *table[T], yield func(*T, error) bool)
 
 // batches reads one file batch by batch, into the same rows.
 type batches[T any] struct {
-	table *table[T]
-	file  file
-	ipc   *batchStream
-	rows  []T
-	read  int64
-	ended error // what next returns from now on
+	table  *table[T]
+	file   file
+	stream *arrowStream
+	rows   []T
+	read   int64
+	total  *int64 // bytes read of all files
+	ended  error // what next returns from now on
 }
 
 // openBatches opens a file. That it cannot be read is for next to say.
-func openBatches[T any](path string, f file, t *table[T]) *batches[T] {
+func openBatches[T any](r *Reader, f file, t *table[T]) *batches[T] {
 	b := &batches[T]{table: t, file: f}
-	disk, err := os.Open(path)
+	disk, err := os.Open(r.path(f))
 	if err != nil {
 		b.fail(err)
 		return b
 	}
-	b.open(disk, f.bytes)
+	b.open(disk, f.bytes, r.zstd)
+	b.total = &r.read
 	return b
 }
 
 // open reads the schema from disk, of which size bytes are to be read, and takes disk over.
-func (b *batches[T]) open(disk io.ReadCloser, size int64) {
-	s, err := openStream(disk, size)
+func (b *batches[T]) open(disk io.ReadCloser, size int64, unpack *zstd.Decoder) {
+	s, err := openStream(disk, size, unpack)
 	if err != nil {
 		b.fail(err)
 		return
 	}
-	b.ipc = s
+	b.stream = s
 }
 
 // fail ends the file with err.
@@ -258,13 +274,15 @@ func (b *batches[T]) next() ([]T, error) {
 	if b.ended != nil {
 		return nil, b.ended
 	}
-	batch, err := b.ipc.next()
+	left := b.stream.left
+	err := b.stream.next()
+	*b.total += left - b.stream.left
 	if errors.Is(err, io.EOF) {
 		b.ended = io.EOF
 		return nil, b.ended
 	}
 	if err == nil {
-		err = b.load(batch)
+		err = b.load()
 	}
 	if err != nil {
 		b.fail(err)
@@ -274,31 +292,28 @@ func (b *batches[T]) next() ([]T, error) {
 	return b.rows, nil
 }
 
-// load turns a batch into rows. The batch comes from a file that may be damaged in ways that Arrow does not check.
-func (b *batches[T]) load(batch arrow.RecordBatch) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v", ErrDamaged, p)
-		}
-	}()
-	n := batch.NumRows()
-	if n < 0 || n > maxBatchRows {
-		return fmt.Errorf("%w: a batch of %d rows", ErrDamaged, n)
-	}
-	b.rows = slices.Grow(b.rows[:0], int(n))[:n]
+// load turns the stream's batch into rows.
+func (b *batches[T]) load() error {
+	n := b.stream.rows
+	b.rows = slices.Grow(b.rows[:0], n)[:n]
 	clear(b.rows)
 	if b.table.init != nil {
 		for i := range b.rows {
 			b.table.init(&b.rows[i])
 		}
 	}
-	for _, c := range b.table.columns {
-		at := batch.Schema().FieldIndices(c.field.Name)
-		if len(at) == 0 {
+	next := 0
+	for i := range b.table.columns {
+		c := &b.table.columns[i]
+		held := b.stream.find(c.field.Name, &next)
+		switch {
+		case held == nil:
 			continue
+		case held.typ != c.typ:
+			return fmt.Errorf("%w: column %s holds %s, want %s", ErrDamaged, held.name, held.typ, c.typ)
 		}
-		if err := c.get(chunk{batch.Column(at[0]), batch.Schema().Field(at[0])}, b.rows); err != nil {
-			return fmt.Errorf("%w: %w", ErrDamaged, err)
+		if err := c.get(held, b.rows); err != nil {
+			return fmt.Errorf("%w: column %s: %w", ErrDamaged, held.name, err)
 		}
 	}
 	if b.table.check == nil {
@@ -313,86 +328,7 @@ func (b *batches[T]) load(batch arrow.RecordBatch) (err error) {
 }
 
 func (b *batches[T]) close() {
-	if b.ipc != nil {
-		b.ipc.Release()
+	if b.stream != nil {
+		b.stream.close()
 	}
 }
-
-// batchStream is an Arrow stream in a file that may be torn, damaged or hostile.
-type batchStream struct {
-	*ipc.Reader
-
-	disk io.Closer
-}
-
-// openStream reads the schema from disk and takes disk over.
-func openStream(disk io.ReadCloser, size int64) (*batchStream, error) {
-	limits := []ipc.Option{
-		ipc.WithAllocator(boundedAllocator{}),
-		ipc.WithMetadataSizeLimit(min(maxBufferBytes, max(1, size))),
-		ipc.WithBodySizeLimit(min(maxBufferBytes, max(1, size))),
-	}
-	r, err := ipc.NewReaderFromMessageReader(ipc.NewMessageReader(bufio.NewReaderSize(disk, 1<<16), limits...), limits...)
-	if err != nil {
-		return nil, errors.Join(fault(err, true), disk.Close())
-	}
-	return &batchStream{r, disk}, nil
-}
-
-// Release closes the file.
-func (s *batchStream) Release() {
-	s.Reader.Release()
-	_ = s.disk.Close() // was only read
-}
-
-// next returns the next batch, valid until the one after.
-func (s *batchStream) next() (arrow.RecordBatch, error) {
-	if s.Next() {
-		return s.RecordBatch(), nil
-	}
-	if s.Err() == nil {
-		return nil, io.EOF
-	}
-	return nil, fault(s.Err(), false)
-}
-
-// fault says whether a stream is torn or damaged. A file without a whole schema is torn: its writer died first.
-func fault(err error, schema bool) error {
-	if errors.Is(err, io.ErrUnexpectedEOF) || schema && errors.Is(err, io.EOF) {
-		return ErrTorn
-	}
-	var disk *os.PathError
-	if errors.As(err, &disk) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", ErrDamaged, err)
-}
-
-// maxBufferBytes bounds each allocation for a batch, whatever the file says of its own sizes: a batch of the most
-// rows is well below.
-const maxBufferBytes = 32 << 20
-
-// boundedAllocator allocates for a reader. What it refuses it answers with nothing, on which Arrow's reader fails the
-// batch.
-type boundedAllocator struct{}
-
-// Allocate returns size bytes, or none if that is more than a batch may take.
-func (boundedAllocator) Allocate(size int) []byte {
-	if size < 0 || size > maxBufferBytes {
-		return nil
-	}
-	return make([]byte, size)
-}
-
-// Reallocate returns b with a new size, or none if that is more than a batch may take.
-func (a boundedAllocator) Reallocate(size int, b []byte) []byte {
-	if size <= cap(b) && size >= 0 {
-		return b[:size]
-	}
-	grown := a.Allocate(size)
-	copy(grown, b)
-	return grown
-}
-
-// Free does nothing: the collector takes what is left.
-func (boundedAllocator) Free([]byte) {}

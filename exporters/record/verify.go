@@ -69,7 +69,7 @@ func (r *Reader) check(f file) FileCheck {
 
 func check[T any](r *Reader, f file, t *table[T]) FileCheck {
 	c := FileCheck{File: fileName(f.kind, f.number), Kind: f.kind.String(), Bytes: f.bytes, Condition: Complete}
-	b := openBatches(r.path(f), f, t)
+	b := openBatches(r, f, t)
 	defer b.close()
 	for {
 		rows, err := b.next()
