@@ -1,6 +1,8 @@
 package correlate
 
 import (
+	"slices"
+
 	"github.com/tpotscope/tpotscope/correlate/roofline"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/correlate/verdict"
@@ -151,4 +153,120 @@ func modelled(c *Cell, t *target, in *verdict.Input) timeline.Measure {
 		in.Rho = timeline.Known(c.DRAMBytes.Value / hi)
 	}
 	return timeline.Known(hi)
+}
+
+// probed is what the probe knows of one target in the cell that is being closed.
+type probed struct {
+	active     float64 // request-seconds
+	decoding   float64
+	edges      []edge
+	level      timeline.EvidenceLevel
+	clockBound float64
+	coalesced  float64
+	events     float64
+	prompt     timeline.Measure // tokens whose prefill ended in the cell
+	context    timeline.Measure // token-seconds
+	requests   int
+}
+
+func (p *probed) reset() {
+	*p = probed{edges: p.edges[:0], prompt: timeline.Known(0), context: timeline.Known(0)}
+}
+
+// edge is a moment at which the number of decoding requests changes by one.
+type edge struct {
+	at timeline.Instant
+	by int32
+	n  int32   // decoding from here on
+	in float64 // request-seconds of decode before here
+}
+
+// take adds one request's part of the cell.
+func (p *probed) take(r *request, cell timeline.Span) {
+	if sec := r.flight(cell.End).Overlap(cell).Seconds(); sec > 0 {
+		p.active += sec
+		p.requests++
+		p.level = max(p.level, levelOf(r.rec.Client))
+	}
+	d := r.decode(cell.End)
+	if r.first != 0 || r.closed {
+		p.prefilled(r, d, cell)
+	}
+	in := d.Intersect(cell)
+	if in.Empty() {
+		return
+	}
+	p.decoding += in.Duration().Seconds()
+	p.edges = append(p.edges, edge{at: in.Start, by: 1}, edge{at: in.End, by: -1})
+	p.clockBound = max(p.clockBound, r.rec.ClockBound.Seconds())
+	p.events += float64(r.rec.Events)
+	p.coalesced += float64(r.rec.Coalesced)
+	switch {
+	case !p.context.OK():
+	case !r.rec.PromptKnown:
+		p.context = timeline.Absent("prompt lengths are not known")
+	default:
+		p.context.Value += (float64(r.rec.PromptTokens) + r.tokens) * in.Duration().Seconds()
+	}
+}
+
+// prefilled counts the prompt of a request whose first token came in the cell.
+func (p *probed) prefilled(r *request, d, cell timeline.Span) {
+	if !cell.Contains(d.Start) || !p.prompt.OK() {
+		return
+	}
+	if !r.rec.PromptKnown {
+		p.prompt = timeline.Absent("prompt lengths are not known")
+		return
+	}
+	p.prompt.Value += float64(max(0, r.rec.PromptTokens-r.rec.CachedTokens))
+}
+
+// settle sorts the edges and integrates the number of decoding requests.
+func (p *probed) settle() {
+	slices.SortFunc(p.edges, func(a, b edge) int {
+		if a.at != b.at {
+			if a.at < b.at {
+				return -1
+			}
+			return 1
+		}
+		return int(b.by - a.by)
+	})
+	var n int32
+	var in float64
+	for i := range p.edges {
+		g := &p.edges[i]
+		if i > 0 {
+			in += float64(n) * g.at.Sub(p.edges[i-1].at).Seconds()
+		}
+		n += g.by
+		g.n, g.in = n, in
+	}
+}
+
+// decodingUntil returns the request-seconds of decode from the start of the cell to t.
+func (p *probed) decodingUntil(t timeline.Instant) float64 {
+	i, _ := slices.BinarySearchFunc(p.edges, t, func(e edge, t timeline.Instant) int {
+		if e.at <= t {
+			return -1
+		}
+		return 1
+	})
+	if i == 0 {
+		return 0
+	}
+	g := p.edges[i-1]
+	return g.in + float64(g.n)*t.Sub(g.at).Seconds()
+}
+
+// levelOf is the evidence that a kind of client gives.
+func levelOf(client string) timeline.EvidenceLevel {
+	switch client {
+	case "tap", "capture":
+		return timeline.L2
+	case "span", "otlp":
+		return timeline.L1
+	}
+	return timeline.L3
 }

@@ -1,8 +1,6 @@
 package correlate
 
 import (
-	"time"
-
 	"github.com/tpotscope/tpotscope/correlate/latency"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
@@ -317,74 +315,3 @@ func (a *arena) release(c *chain) {
 	a.free = c.head
 	*c = chain{}
 }
-
-// bin is what came to clients in one cell that is not closed yet.
-type bin struct {
-	tokens, decoded   float64 // decoded leaves out the first event of each request
-	events, estimated int
-}
-
-// maxBins bounds how far ahead of the last closed cell tokens may lie.
-const maxBins = 4096
-
-// bins are the open cells' bins, the first of them for the cell with number base.
-type bins struct {
-	base   int64
-	floor  int64 // cells below are closed; meaningless while nothing is
-	closed bool
-	bin    []bin
-}
-
-// at returns the bin of cell i, nil if that cell is closed or too far from the others.
-func (b *bins) at(i int64) *bin {
-	if b.closed && i < b.floor {
-		return nil
-	}
-	if len(b.bin) == 0 {
-		b.base = i
-	}
-	if i < b.base {
-		if b.base-i+int64(len(b.bin)) > maxBins {
-			return nil
-		}
-		b.bin = append(make([]bin, b.base-i), b.bin...)
-		b.base = i
-	}
-	if i-b.base >= maxBins {
-		return nil
-	}
-	for int64(len(b.bin)) <= i-b.base {
-		b.bin = append(b.bin, bin{})
-	}
-	return &b.bin[i-b.base]
-}
-
-// pop returns the bin of cell i and closes that cell and all before.
-func (b *bins) pop(i int64) bin {
-	var out bin
-	if k := i - b.base; len(b.bin) > 0 && k >= 0 {
-		if k < int64(len(b.bin)) {
-			out = b.bin[k]
-		}
-		n := copy(b.bin, b.bin[min(k+1, int64(len(b.bin))):])
-		b.bin, b.base = b.bin[:n], i+1
-	}
-	b.floor, b.closed = i+1, true
-	return out
-}
-
-// next returns the number of the first cell with an event.
-func (b *bins) next() (int64, bool) {
-	for i := range b.bin {
-		if b.bin[i].events > 0 {
-			return b.base + int64(i), true
-		}
-	}
-	return 0, false
-}
-
-func (t *target) bin(i int64) *bin { return t.bins.at(i) }
-
-// coverageSpan is the span over which the probe's tokens are compared with the engine's: long enough that neither the
-// moment of a scrape nor the way to the client matters.
-const coverageSpan = 10 * time.Second

@@ -28,8 +28,11 @@ type timeBlock struct {
 }
 
 // Add takes the value x that came at instant t. What is no number is ignored.
-func (m *TimeMean) Add(t timeline.Instant, x float64) {
-	if math.IsNaN(x) || math.IsInf(x, 0) {
+func (m *TimeMean) Add(t timeline.Instant, x float64) { m.AddSum(t, 1, x) }
+
+// AddSum takes n values that came at about instant t and add up to sum.
+func (m *TimeMean) AddSum(t timeline.Instant, n int, sum float64) {
+	if n <= 0 || math.IsNaN(sum) || math.IsInf(sum, 0) {
 		return
 	}
 	if m.width == 0 {
@@ -51,8 +54,8 @@ func (m *TimeMean) Add(t timeline.Instant, x float64) {
 		for k >= m.first+int64(len(m.blocks)) {
 			m.blocks = append(m.blocks, timeBlock{})
 		}
-		m.blocks[k-m.first].add(timeBlock{1, x})
-		m.sum.add(timeBlock{1, x})
+		m.blocks[k-m.first].add(timeBlock{float64(n), sum})
+		m.sum.add(timeBlock{float64(n), sum})
 		return
 	}
 }

@@ -94,15 +94,14 @@ func normalise(in *Input) part {
 	return p
 }
 
-// point is where the time at the roofs lies inside the interval.
+// point is where the time at the roofs lies inside the interval, and the least of each that is sure.
 type point struct {
 	memory, compute float64
-	modelled        bool // placed by the model of segments, and not by bounds alone
-	low             point2
+	low             least
 }
 
-// point2 is the least time at each roof that the counters allow.
-type point2 struct{ memory, compute float64 }
+// least is the least time at each roof.
+type least struct{ memory, compute float64 }
 
 // placeDecode puts the greater of the two on its roof: decode steps are short of one thing at a time.
 func placeDecode(p part) point {

@@ -101,16 +101,13 @@ func waitRung(in *Input, p part, sh timeline.Shares, v *Verdict) (rung, bool) {
 	return rung{}, false
 }
 
-// mixedRung labels a cell in which prompt work shared the steps. Without a placement by the model only what the
-// counters alone prove is said.
+// mixedRung labels a cell in which prompt work shared the steps, by the least time at each roof: of the ways in which
+// prompt work may have been spread, or, without the model, what the counters alone prove.
 func mixedRung(in *Input, at point) rung {
 	if !in.Work.Prompt.OK() {
 		return rung{timeline.Mixed, "prompt tokens are not counted", timeline.Low, "prompt tokens are not counted"}
 	}
-	m, c := at.memory, at.compute
-	if !at.modelled {
-		m, c = at.low.memory, at.low.compute
-	}
+	m, c := at.low.memory, at.low.compute
 	switch {
 	case m >= mixedRoof:
 		return rung{timeline.Memory, fmt.Sprintf("steps with prompt work, memory-limited %.0f %% of the time", 100*m), timeline.Medium, "prompt work shares the steps"}

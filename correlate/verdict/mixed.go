@@ -13,7 +13,7 @@ const usualChunk = 2048
 // other. How the prompt tokens were spread over the steps is not told, so that two cases are worked out, spread evenly
 // and in whole chunks, and each roof's least time of the two is kept beside the point.
 func placeMixed(in *Input, p part) point {
-	floor := point2{memory: max(0, p.d-p.c), compute: max(0, p.c-p.d)} // what no overlap can hide
+	floor := least{memory: max(0, p.d-p.c), compute: max(0, p.c-p.d)} // what no overlap can hide
 	mid := middle(p)
 	mid.low = floor
 	steps, ok := stepsOf(&in.Work)
@@ -25,21 +25,21 @@ func placeMixed(in *Input, p part) point {
 	even := []weighted{{1, roofline.Step{Decode: decode, Prompt: prompt, Context: w.Context.Value}}}
 	a := place(in, p, even)
 	if prompt >= usualChunk {
-		a.low = point2{a.memory, a.compute}
+		a.low = least{a.memory, a.compute}
 		return a
 	}
 	// Prompt work comes in few steps with a full chunk; the rest are decode alone.
 	part := prompt / max(usualChunk-decode, 1)
 	if part >= 1 {
-		a.low = point2{a.memory, a.compute}
+		a.low = least{a.memory, a.compute}
 		return a
 	}
 	b := place(in, p, []weighted{
 		{part, roofline.Step{Decode: decode, Prompt: prompt / part, Context: w.Context.Value}},
 		{1 - part, roofline.Step{Decode: decode, Context: w.Context.Value}},
 	})
-	out := point{memory: (a.memory + b.memory) / 2, compute: (a.compute + b.compute) / 2, modelled: true}
-	out.low = point2{min(a.memory, b.memory), min(a.compute, b.compute)}
+	out := point{memory: (a.memory + b.memory) / 2, compute: (a.compute + b.compute) / 2}
+	out.low = least{min(a.memory, b.memory), min(a.compute, b.compute)}
 	return out
 }
 
@@ -72,7 +72,7 @@ func place(in *Input, p part, steps []weighted) point {
 		comp += s.part * (c.ComputeS + c.HiddenCompS)
 		hidComp += s.part * c.HiddenCompS
 	}
-	out := point{modelled: true}
+	var out point
 	if mem > 0 {
 		out.memory = p.d * (1 - hidMem/mem)
 	}

@@ -38,16 +38,10 @@ func overlays(in *Input, v *Verdict) []timeline.Overlay {
 // clock below the one the data sheet assumes. The last finds locked clocks, for which drivers state no reason, and
 // needs no history of the node, which a slow node would poison.
 func throttled(d *Device) bool {
-	if d.Reasons&timeline.ReasonThrottles != 0 && d.ThrottledPart >= throttledPart {
-		return true
-	}
 	if d.ThrottledPart >= throttledPart {
 		return true
 	}
-	if d.RateClockHz > 0 && d.Clock.OK() && d.Clock.Value > 0 && d.Clock.Value < slowClock*d.RateClockHz {
-		return true
-	}
-	return false
+	return d.RateClockHz > 0 && d.Clock.OK() && d.Clock.Value > 0 && d.Clock.Value < slowClock*d.RateClockHz
 }
 
 // LimitLowered reports whether the enforced power limit is below the board's own. It slows nothing by itself.
