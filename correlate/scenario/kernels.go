@@ -43,8 +43,8 @@ type program struct {
 }
 
 const (
-	maxLayerKernels = 9
-	maxHeadKernels  = 3
+	maxLayerKernels = 10
+	maxHeadKernels  = 4
 )
 
 func (p *program) addLayer(k Kernel) {
@@ -86,39 +86,22 @@ func (p *program) stretch(f float64) {
 // work is what one step asks of a rank, and the state of the machine it meets.
 type work struct {
 	decode    int     // sequences that decode
+	drafts    int     // tokens that each of them guesses and checks on top of its own
 	contexts  float64 // sum of their contexts, tokens
 	windowed  float64 // the same with each context cut to the model's window
 	prompt    int     // prompt tokens
 	pairs     float64 // sum over prompt tokens of the tokens they attend to
+	reused    float64 // tokens of contexts that are read from the L2, since another sequence has just read them
 	promptKV  float64 // tokens of KV that the prompt chunks read and write
-	sampled   int     // sequences that get a token at the end of the step
+	sampled   int     // rows for which the head computes logits
 	clock     float64 // of the maximal SM clock
 	bandwidth float64 // of the bandwidth there usually is
 	gap       float64 // s of host time before the step
 	launch    float64 // s of host time to launch a kernel
+	link      float64 // s that each collective takes more
+	foreign   float64 // fraction of the time that someone else's kernels run
 	eager     bool
 	noise     float64 // factor on what kernels reach
-}
-
-// plant is one rank of a target: how fast this GPU runs this model.
-type plant struct {
-	gpu   hardware.GPU
-	model hardware.Model
-
-	peak       float64 // DRAM bytes per second
-	stream     float64 // fraction of peak that a weight-streaming product reaches
-	gather     float64 // fraction of peak that attention over the cache reaches
-	flops      float64 // tensor operations per second at the maximal clock
-	narrow     float64 // the same in 16 bits: attention and the head compute there
-	weightBits float64
-	headBits   float64
-	attnBits   float64 // of what is neither expert nor head, in a model with experts
-	kvBytes    float64 // per element
-	unpack     float64 // factor on the compute time of products that first widen their weights
-	integer    bool    // the products run on the integer pipes
-	ranks      float64
-	kvRanks    float64
-	linkBps    float64
 }
 
 // Constants of the physics.
@@ -143,45 +126,6 @@ const (
 	// (waynehacking8/nccl-collectives-bench).
 	reduceSeconds = 13e-6
 )
-
-func newPlant(g hardware.GPU, t TargetSpec, luck float64) plant {
-	p := plant{gpu: g, model: t.Model, peak: g.Describe(0, "").DerivedBandwidth(), ranks: float64(t.TP), unpack: 1}
-	switch g.Memory {
-	case hardware.HBM3, hardware.HBM3e:
-		p.stream, p.gather = 0.885, 0.895
-	case hardware.HBM2, hardware.HBM2e:
-		p.stream, p.gather = 0.85, 0.84
-	default: // error correction on GDDR costs bandwidth
-		p.stream, p.gather = 0.81, 0.79
-	}
-	p.stream *= luck
-	p.gather *= luck
-	p.weightBits, p.headBits, p.kvBytes = t.DType.Bits, t.DType.HeadBits, t.KVDType.Bits/8
-	scale := g.MaxSMClockHz / g.RateClockHz
-	p.narrow = g.Rates.BF16 * scale
-	p.flops = p.narrow
-	r, native := g.Rate(t.DType.Name)
-	if native {
-		p.flops = r * scale
-	}
-	if t.DType.WeightsOnly || !native {
-		p.unpack = 1.15
-	}
-	p.integer = native && t.DType.Math == "int8"
-	p.attnBits = p.weightBits
-	if t.Model.MoE() && t.DType.WeightsOnly { // four-bit checkpoints of expert models quantize the experts alone
-		p.attnBits = p.headBits
-	}
-	p.kvRanks = p.ranks
-	if t.Model.KVHeads > 0 {
-		p.kvRanks = min(p.ranks, float64(t.Model.KVHeads))
-	}
-	if t.Model.MLA() {
-		p.kvRanks = 1
-	}
-	p.linkBps = max(g.NVLinkBps/2, 25e9) * 0.8
-	return p
-}
 
 // padded returns how many rows the tiles of a product over n tokens hold. Few tokens fit in small tiles; from 128 on
 // the tiles are 128 rows high, so that token 257 costs as much as 384 do.
@@ -249,7 +193,7 @@ func spill(bytes, l2 float64) float64 {
 func (p *plant) build(w *work) program {
 	m := &p.model
 	pr := program{layers: m.Layers, host: Kernel{Seconds: w.gap, Limiter: LimitHost}}
-	n := float64(w.decode + w.prompt)
+	n := float64(w.decode*(1+w.drafts) + w.prompt)
 	layers := float64(m.Layers)
 	body := float64(m.NonExpert - m.HeadParams())
 	expert := float64(m.ExpertParams)
@@ -275,9 +219,45 @@ func (p *plant) build(w *work) program {
 	}
 	p.attention(&pr, w)
 	p.elementwise(&pr, w, n)
-	p.overheads(&pr, w, kernels)
+	p.overheads(&pr, w, kernels, n)
+	p.foreign(&pr, w)
+	p.output(&pr, w)
+	return pr
+}
+
+// foreign adds the time slices of someone else's kernels.
+func (p *plant) foreign(pr *program, w *work) {
+	if w.foreign <= 0 {
+		return
+	}
+	var own float64
+	for _, k := range pr.layer[:pr.nLayer] {
+		own += k.Seconds
+	}
+	pr.addLayer(p.stranger(own * w.foreign / (1 - w.foreign)))
+}
+
+// stranger is a slice of someone else's work: a bit of everything.
+func (p *plant) stranger(seconds float64) Kernel {
+	return Kernel{
+		Seconds: seconds, Bytes: 0.35 * p.peak * seconds, Tensor: 0.25 * seconds, SM: 0.9, Occ: 0.3, GR: 1, Limiter: LimitOther,
+	}
+}
+
+// output adds what comes after the layers: the drafts of a speculating engine, the head and the sampling.
+func (p *plant) output(pr *program, w *work) {
+	m := &p.model
+	head := float64(m.HeadParams())
+	if w.drafts > 0 && w.decode > 0 {
+		// A draft takes one layer and the head, for each guess in turn.
+		one := float64(m.NonExpert-m.HeadParams())/float64(m.Layers) + head
+		k := p.product(w, one, one, p.headBits, float64(w.decode), p.narrow)
+		times := float64(w.drafts)
+		k.Seconds, k.Bytes, k.Tensor = k.Seconds*times, k.Bytes*times, k.Tensor*times
+		pr.addHead(k)
+	}
 	if w.sampled > 0 {
-		pr.addHead(p.product(w, float64(m.HeadParams()), float64(m.HeadParams()), p.headBits, float64(w.sampled), p.narrow))
+		pr.addHead(p.product(w, head, head, p.headBits, float64(w.sampled), p.narrow))
 	}
 	// Sampling sorts and reduces the logits, which fit in L2 but for large batches.
 	logits := float64(w.sampled) * float64(m.Vocab) * 4
@@ -285,7 +265,6 @@ func (p *plant) build(w *work) program {
 		Seconds: (30e-6 + 4*logits/(p.peak*0.6)) / w.clock, Bytes: 4 * logits * spill(logits, p.gpu.L2Bytes),
 		SM: 0.35, Occ: 0.2, GR: 1, Limiter: LimitOther,
 	})
-	return pr
 }
 
 // attentionParams is the size of the four projections around attention of one layer.
@@ -313,10 +292,10 @@ func (p *plant) attention(pr *program, w *work) {
 	}
 	elems := float64(m.KVElems) / layers / p.kvRanks
 	if w.decode > 0 {
-		tokens := full*w.contexts + (1-full)*w.windowed + float64(w.decode)
-		bytes := tokens * elems * p.kvBytes
+		tokens := full*w.contexts + (1-full)*w.windowed + float64(w.decode*(1+w.drafts))
+		bytes := max(0, tokens-w.reused) * elems * p.kvBytes
 		// The group of query heads fills a tile of 64 rows however small it is.
-		tensor := 4 * width / p.ranks * tokens * p.headPadding() / (p.narrow * w.clock)
+		tensor := 4 * width / p.ranks * tokens * max(p.headPadding(), float64(1+w.drafts)) / (p.narrow * w.clock)
 		k := p.join(w, bytes, tensor, tensor/0.65, p.gather)
 		k.Occ = 0.13
 		pr.addLayer(k)
@@ -353,7 +332,7 @@ func (p *plant) elementwise(pr *program, w *work, n float64) {
 }
 
 // overheads adds what a layer loses between and around its kernels, and its collectives.
-func (p *plant) overheads(pr *program, w *work, kernels float64) {
+func (p *plant) overheads(pr *program, w *work, kernels, n float64) {
 	var resident float64
 	for _, k := range pr.layer[:pr.nLayer] {
 		resident += k.Seconds
@@ -370,9 +349,9 @@ func (p *plant) overheads(pr *program, w *work, kernels float64) {
 		pr.addLayer(Kernel{Seconds: gap, SM: 0.02, GR: 1, Limiter: LimitLaunch})
 	}
 	if p.ranks > 1 {
-		message := float64(w.decode+w.prompt) * float64(p.model.Hidden) * 2
+		message := n * float64(p.model.Hidden) * 2
 		pr.addLayer(Kernel{
-			Seconds: 2 * (reduceSeconds + 2*(p.ranks-1)/p.ranks*message/p.linkBps),
+			Seconds: 2 * (reduceSeconds + w.link + 2*(p.ranks-1)/p.ranks*message/p.linkBps),
 			Bytes:   4 * message * 0.5, SM: 0.12, Occ: 0.05, GR: 1, Limiter: LimitOther,
 		})
 	}

@@ -269,7 +269,8 @@ func (p *parser) engine(words []string) error {
 		"target": p.setTarget(&target), "max_batch": setInt(&e.MaxBatch, 1, maxStreams), "budget": setInt(&e.TokenBudget, 1, maxTokens),
 		"chunk": setInt(&e.Chunk, 1, maxTokens), "block": setInt(&e.BlockSize, 1, 4096), "kv_blocks": setInt(&e.KVBlocks, 1, 1<<28),
 		"host": setDuration(&e.Host), "host_per_seq": setDuration(&e.HostPerSeq), "launch": setDuration(&e.Launch),
-		"graphs": setChoice(&e.Graphs, "on", "off"),
+		"graphs": setChoice(&e.Graphs, "on", "off"), "capture": setInt(&e.Capture, 1, maxTokens),
+		"speculate": setInt(&e.Speculate, 0, 16), "accept": setFloat(&e.Accept, 0, 1),
 	}
 	return errors.Join(f.none(), f.read("engine", readers, slices.Sorted(maps.Keys(readers))))
 }
@@ -282,7 +283,7 @@ func (p *parser) load(words []string) error {
 	f, err := p.readPairs("load", words, map[string]func(string) error{
 		"target": p.setTarget(&l.Target), "streams": setInt(&l.Streams, 1, maxStreams), "rate": setFloat(&l.Rate, 0.001, maxRate),
 		"arrivals": setChoice(&l.Poisson, "poisson", "even"), "think": setDuration(&l.Think), "stagger": setDuration(&l.Stagger),
-		"prompt": setRange(&l.Prompt), "output": setRange(&l.Output),
+		"prompt": setRange(&l.Prompt), "output": setRange(&l.Output), "prefix": setInt(&l.Prefix, 1, maxTokens),
 	})
 	if err = errors.Join(err, f.none()); err != nil {
 		return err

@@ -195,6 +195,22 @@ func TestFaultsDoWhatPhysicsSays(t *testing.T) {
 	if r, b, a := change(t, "batch_growth", "few", "many"); r < 1.5 || a.BytesPerStep < 1.5*b.BytesPerStep || a.Shares.Memory < b.Shares.Memory {
 		t.Errorf("a growing batch: TPOT times %.3f, bytes a step %.3g and %.3g", r, b.BytesPerStep, a.BytesPerStep)
 	}
+	if r, b, a := change(t, "speculation", "good", "bad"); r < 1.7 || !near(a.BytesPerStep, b.BytesPerStep, 0.05) {
+		t.Errorf("bad guesses: TPOT times %.3f, bytes a step %.3g and %.3g", r, b.BytesPerStep, a.BytesPerStep)
+	}
+	if r, b, a := change(t, "prefix", "hits", "misses"); r < 1.2 || a.PromptTokens < 3*b.PromptTokens {
+		t.Errorf("a lost prefix: TPOT times %.3f, %d and %d prompt tokens computed", r, b.PromptTokens, a.PromptTokens)
+	}
+	if r, _, a := change(t, "neighbour", "alone", "shared"); r < 1.35 || r > 1.6 || a.Shares.Other < 0.25 {
+		t.Errorf("a neighbour: TPOT times %.3f, other share %.2f", r, a.Shares.Other)
+	}
+	if r, b, a := change(t, "capture", "fits", "exceeds"); r < 1.5 || a.Shares.Launch < b.Shares.Launch+0.3 {
+		t.Errorf("past the graphs: TPOT times %.3f, launch shares %.2f and %.2f", r, b.Shares.Launch, a.Shares.Launch)
+	}
+	// 160 collectives a step.
+	if _, b, a := change(t, "slow_link", "before", "after"); !near((a.TPOT - b.TPOT).Seconds(), 160*40e-6, 0.1) {
+		t.Errorf("slow collectives: TPOT %s and %s", b.TPOT, a.TPOT)
+	}
 	if tr, _ := file(t, "testdata/preemption.scenario").PhaseTruth(0, "crowded"); tr.Preemptions == 0 {
 		t.Error("a cache too small for its load preempts nobody")
 	}

@@ -67,6 +67,9 @@ type EngineSpec struct {
 	HostPerSeq  time.Duration // and for each request in the batch
 	Launch      time.Duration // host time to launch one kernel outside a graph
 	Graphs      bool          // steps are replayed as graphs; false launches every kernel alone
+	Capture     int           // tokens of the largest step that has a graph; zero: all have
+	Speculate   int           // tokens that are guessed ahead for each request
+	Accept      float64       // probability that a guess is right, given that those before it are
 }
 
 // DefaultEngine returns the properties of an engine about which a scenario says nothing: those of a well-kept server
@@ -94,6 +97,7 @@ type Load struct {
 	Stagger time.Duration // between the first requests of the streams of a closed loop
 	Prompt  Range
 	Output  Range
+	Prefix  int  // tokens at the start of all prompts of this load that are the same
 	Over    Span // of the arrivals; a single request has only From
 }
 
@@ -109,6 +113,10 @@ const (
 	BandwidthLoss FaultKind = "bandwidth_loss" // fraction of DRAM bandwidth lost
 	Eager         FaultKind = "eager"          // kernels are launched one by one, whatever the engine is set to
 	SlowLaunch    FaultKind = "slow_launch"    // s of host time for one launch
+	SlowLink      FaultKind = "slow_link"      // s that each collective takes more
+	Neighbour     FaultKind = "neighbour"      // fraction of the time that someone else's kernels run
+	Acceptance    FaultKind = "acceptance"     // probability that a guess is right
+	PrefixMiss    FaultKind = "prefix_miss"    // no prompt finds its prefix in the cache
 )
 
 // Fault is one fault over a span. GPU and Target are -1 when it concerns all.

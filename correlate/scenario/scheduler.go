@@ -1,9 +1,7 @@
 package scenario
 
 import (
-	"cmp"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -14,7 +12,8 @@ type job struct {
 	req      *Request
 	need     int // tokens whose KV must be in the cache before it can decode
 	computed int // tokens whose KV is in the cache
-	blocks   int
+	blocks   int // its own
+	shared   int // of a prefix that others use too
 	load     int // index of the load it came from
 }
 
@@ -49,35 +48,9 @@ type engine struct {
 	parts    []part
 	requests []*Request
 	done     totals // up to now
+	cached   []bool // by load: whether its common prefix is in the cache
 	track    track
 	previous time.Duration // start of the step before
-}
-
-// Run makes the timeline of the scenario. It is a pure function: the same scenario gives the same timeline.
-func (s *Scenario) Run() (*Timeline, error) {
-	tl := &Timeline{scenario: s, owner: make([]int, len(s.GPUs))}
-	for i := range tl.owner {
-		tl.owner[i] = -1
-	}
-	for i := range s.Targets {
-		for _, g := range s.Targets[i].GPUs {
-			tl.owner[g] = i
-		}
-		e, err := newEngine(s, i)
-		if err != nil {
-			return nil, err
-		}
-		e.run()
-		tl.tracks = append(tl.tracks, e.track)
-		for _, r := range e.requests {
-			tl.requests = append(tl.requests, *r)
-		}
-	}
-	slices.SortStableFunc(tl.requests, func(a, b Request) int { return cmp.Compare(a.Arrival, b.Arrival) })
-	for i := range tl.requests {
-		tl.requests[i].Index = i
-	}
-	return tl, nil
 }
 
 // Parts of a GPU's memory: what the engine takes, as servers do by default, and what it keeps for activations.
@@ -94,6 +67,7 @@ func newEngine(s *Scenario, target int) (*engine, error) {
 	// No two boards are alike: this one reaches a little more or less of its bandwidth.
 	e.plant = newPlant(g, *spec, 1+0.012*clamped(e.rng))
 	e.free = spec.Engine.KVBlocks
+	e.cached = make([]bool, len(s.Loads))
 	perToken := float64(spec.Model.KVElems) * e.plant.kvBytes / e.plant.kvRanks
 	if e.free == 0 {
 		weights := (float64(spec.Model.ParamsTotal-spec.Model.HeadParams())*spec.DType.Bits +
@@ -198,11 +172,12 @@ func (e *engine) idle() {
 	}
 	seg := segment{start: e.now, idle: true, celsius: e.machine.celsius, done: e.done}
 	seg.work.clock, seg.held = e.clock()
+	e.strangers(&seg.work, &until)
 	e.track.add(seg)
 	d := until - e.now
-	e.done.add(e.plant.rest(d.Seconds(), seg))
-	rest := restPart * e.plant.gpu.TDPWatts
-	e.machine.follow(rest, 0, rest, d)
+	spent := e.plant.rest(d.Seconds(), &seg)
+	e.done.add(spent)
+	e.machine.follow(restPart*e.plant.gpu.TDPWatts, 0, spent.energy/d.Seconds(), d)
 	e.now = until
 }
 
@@ -228,7 +203,7 @@ func (e *engine) plan() {
 	budget, preempted := e.spec.Engine.TokenBudget, false
 	for i := 0; i < len(e.running) && budget > 0; i++ {
 		j := e.running[i]
-		n := 1
+		n := 1 + e.spec.Engine.Speculate
 		if j.computed < j.need {
 			n = min(j.need-j.computed, e.spec.Engine.Chunk, budget)
 		}
@@ -236,7 +211,7 @@ func (e *engine) plan() {
 			e.preempt()
 			preempted = true
 		}
-		if e.blocksFor(j.computed+n) > j.blocks {
+		if e.blocksFor(j.computed+n) > j.blocks+j.shared {
 			break // nothing left to take from: it waits for its own turn
 		}
 		e.give(j, n)
@@ -244,12 +219,14 @@ func (e *engine) plan() {
 	}
 	for !preempted && len(e.waiting) > 0 && len(e.running) < e.spec.Engine.MaxBatch && budget > 0 {
 		j := e.waiting[0]
+		e.lookUp(j)
 		if !e.reserve(j, j.need+1) {
 			break
 		}
 		e.waiting = e.waiting[1:]
 		e.running = append(e.running, j)
-		n := min(j.need, e.spec.Engine.Chunk, budget)
+		n := min(j.need-j.computed, e.spec.Engine.Chunk, budget)
+		e.count(j)
 		e.give(j, n)
 		budget -= n
 	}
@@ -265,7 +242,7 @@ func (e *engine) give(j *job, n int) {
 
 // reserve gives j the blocks for so many tokens, and reports whether there were enough.
 func (e *engine) reserve(j *job, tokens int) bool {
-	more := e.blocksFor(tokens) - j.blocks
+	more := e.blocksFor(tokens) - j.blocks - j.shared
 	if more <= 0 {
 		return true
 	}
@@ -277,13 +254,45 @@ func (e *engine) reserve(j *job, tokens int) bool {
 	return true
 }
 
+// lookUp finds the part of a waiting job's prompt that is in the cache already. At least one token is left to compute.
+func (e *engine) lookUp(j *job) {
+	if l := &e.s.Loads[j.load]; !e.cached[j.load] || l.Prefix == 0 {
+		return
+	}
+	for _, f := range e.s.Faults {
+		if f.Kind == PrefixMiss && e.meets(&f) {
+			j.shared, j.computed = 0, 0
+			return
+		}
+	}
+	j.shared = min(e.s.Loads[j.load].Prefix, j.need-1) / e.spec.Engine.BlockSize
+	j.computed = j.shared * e.spec.Engine.BlockSize
+}
+
+// count notes the look-up of a job that is admitted.
+func (e *engine) count(j *job) {
+	e.done.queried += j.need
+	e.done.hits += j.computed
+}
+
+// share hands the blocks of a job's prefix over to the cache, once, when they have been computed.
+func (e *engine) share(j *job) {
+	l := &e.s.Loads[j.load]
+	if e.cached[j.load] || l.Prefix == 0 {
+		return
+	}
+	e.cached[j.load] = true
+	j.shared = min(l.Prefix, j.need-1) / e.spec.Engine.BlockSize
+	j.blocks -= j.shared
+}
+
 // preempt takes the cache from the request that came last and puts it back to the head of the queue. It will compute
 // its prompt and its output so far again.
 func (e *engine) preempt() {
 	j := e.running[len(e.running)-1]
 	e.running = e.running[:len(e.running)-1]
 	e.free += j.blocks
-	j.blocks, j.computed, j.need = 0, 0, j.req.PromptTokens+len(j.req.Tokens)
+	j.blocks, j.shared, j.computed, j.need = 0, 0, 0, j.req.PromptTokens+len(j.req.Tokens)
 	e.waiting = slices.Insert(e.waiting, 0, j)
 	e.done.preempted++
 }
@@ -310,55 +319,6 @@ func (e *engine) step() {
 	}
 }
 
-// work sums up the parts.
-func (e *engine) work() work {
-	w := work{bandwidth: 1, eager: !e.spec.Engine.Graphs, launch: e.spec.Engine.Launch.Seconds(), noise: 1 + 0.008*clamped(e.rng)}
-	window := e.spec.Model.SlidingWindow
-	for _, p := range e.parts {
-		if p.prompt == 0 {
-			context := p.job.computed + 1
-			w.decode++
-			w.contexts += float64(context)
-			if window > 0 {
-				w.windowed += float64(min(window, context))
-			}
-			continue
-		}
-		w.prompt += p.prompt
-		w.pairs += float64(p.prompt) * (float64(p.job.computed) + float64(p.prompt+1)/2)
-		w.promptKV += float64(p.job.computed + 2*p.prompt)
-		if p.job.computed+p.prompt == p.job.need {
-			w.sampled++
-		}
-	}
-	w.sampled += w.decode
-	host := e.spec.Engine.Host + time.Duration(len(e.parts))*e.spec.Engine.HostPerSeq
-	w.gap = host.Seconds() * math.Exp(0.12*clamped(e.rng))
-	return w
-}
-
-// faults changes w by the faults in force.
-func (e *engine) faults(w *work) {
-	for _, f := range e.s.Faults {
-		if !f.Over.Contains(e.now) || f.Target >= 0 && f.Target != e.target || f.GPU >= 0 && !slices.Contains(e.spec.GPUs, f.GPU) {
-			continue
-		}
-		switch f.Kind {
-		case HostStall:
-			if f.Every == 0 || (e.now-f.Over.From)/f.Every > (e.previous-f.Over.From)/f.Every || e.previous < f.Over.From {
-				w.gap += f.Value
-			}
-		case BandwidthLoss:
-			w.bandwidth *= 1 - f.Value
-		case Eager:
-			w.eager = true
-		case SlowLaunch:
-			w.launch = f.Value
-		default: // the machine's limits
-		}
-	}
-}
-
 // finish does what the end of a step brings: tokens, and requests that are done.
 func (e *engine) finish(w *work, bytes float64) {
 	e.done.steps++
@@ -368,28 +328,44 @@ func (e *engine) finish(w *work, bytes float64) {
 	e.done.prompt += w.prompt
 	for _, p := range e.parts {
 		j, r := p.job, p.job.req
-		j.computed += max(1, p.prompt)
-		if p.prompt > 0 && j.computed < j.need {
-			continue
-		}
-		if len(r.Tokens) == 0 {
-			e.done.prompted += r.PromptTokens
-			e.done.ttft += (e.now - r.Arrival).Seconds()
-			e.done.firsts++
-		} else {
-			e.done.itl += (e.now - r.Tokens[len(r.Tokens)-1]).Seconds()
-			e.done.gaps++
-		}
-		r.Tokens = append(r.Tokens, e.now)
-		e.done.output++
-		if len(r.Tokens) == r.OutputTokens {
-			r.Finish = e.now
-			e.done.finished++
-			e.free += j.blocks
-			if l := &e.s.Loads[j.load]; l.Streams > 0 {
-				e.arrive(e.now+l.Think, j.load)
+		tokens := 1
+		if p.prompt > 0 {
+			j.computed += p.prompt
+			if j.computed < j.need {
+				continue
 			}
+			e.share(j)
+		} else {
+			tokens = min(e.accepted(), r.OutputTokens-len(r.Tokens))
+			j.computed += tokens
 		}
+		e.emit(j, tokens)
 	}
 	e.running = slices.DeleteFunc(e.running, func(j *job) bool { return j.req.Finish > 0 })
+}
+
+// emit gives a request its tokens of this step.
+func (e *engine) emit(j *job, tokens int) {
+	r := j.req
+	if len(r.Tokens) == 0 {
+		e.done.prompted += r.PromptTokens
+		e.done.ttft += (e.now - r.Arrival).Seconds()
+		e.done.firsts++
+	} else {
+		e.done.itl += (e.now - r.Tokens[len(r.Tokens)-1]).Seconds()
+		e.done.gaps++
+	}
+	for range tokens {
+		r.Tokens = append(r.Tokens, e.now)
+	}
+	e.done.output += tokens
+	if len(r.Tokens) < r.OutputTokens {
+		return
+	}
+	r.Finish = e.now
+	e.done.finished++
+	e.free += j.blocks
+	if l := &e.s.Loads[j.load]; l.Streams > 0 {
+		e.arrive(e.now+l.Think, j.load)
+	}
 }

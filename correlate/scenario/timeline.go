@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -53,8 +54,8 @@ type totals struct {
 	clock                                    float64              // s times part of the highest clock
 	power, thermal                           float64              // s held
 
-	steps, batch, prompt, prompted, output, preempted, finished, firsts, gaps int
-	contexts, stepBytes, ttft, itl                                            float64
+	steps, batch, prompt, prompted, output, preempted, finished, firsts, gaps, queried, hits int
+	contexts, stepBytes, ttft, itl                                                           float64
 }
 
 // add adds what grows within a step.
@@ -75,6 +76,33 @@ func (t *totals) add(o totals) {
 	t.clock += o.clock
 	t.power += o.power
 	t.thermal += o.thermal
+}
+
+// Run makes the timeline of the scenario. It is a pure function: the same scenario gives the same timeline.
+func (s *Scenario) Run() (*Timeline, error) {
+	tl := &Timeline{scenario: s, owner: make([]int, len(s.GPUs))}
+	for i := range tl.owner {
+		tl.owner[i] = -1
+	}
+	for i := range s.Targets {
+		for _, g := range s.Targets[i].GPUs {
+			tl.owner[g] = i
+		}
+		e, err := newEngine(s, i)
+		if err != nil {
+			return nil, err
+		}
+		e.run()
+		tl.tracks = append(tl.tracks, e.track)
+		for _, r := range e.requests {
+			tl.requests = append(tl.requests, *r)
+		}
+	}
+	slices.SortStableFunc(tl.requests, func(a, b Request) int { return cmp.Compare(a.Arrival, b.Arrival) })
+	for i := range tl.requests {
+		tl.requests[i].Index = i
+	}
+	return tl, nil
 }
 
 // lay builds the program of a step and its length in whole nanoseconds.
@@ -149,9 +177,16 @@ func (t *totals) hold(d float64, seg *segment) {
 }
 
 // rest returns what d seconds without work add.
-func (p *plant) rest(d float64, seg segment) totals {
+func (p *plant) rest(d float64, seg *segment) totals {
 	t := totals{idle: d, energy: restPart * p.gpu.TDPWatts * d}
-	t.hold(d, &seg)
+	if f := seg.work.foreign; f > 0 {
+		k := p.stranger(d * f)
+		p.run(&t, &k, d*f, seg)
+		t.limited = [numLimiters]float64{} // not the engine's time
+		t.energy -= restPart * p.gpu.TDPWatts * d * f
+		t.clock -= seg.work.clock * d * f
+	}
+	t.hold(d, seg)
 	return t
 }
 
@@ -188,7 +223,7 @@ func (tr *track) at(t time.Duration) totals {
 		return sum
 	}
 	if seg.idle {
-		sum.add(tr.plant.rest(x, *seg))
+		sum.add(tr.plant.rest(x, seg))
 		return sum
 	}
 	pr, _ := tr.plant.lay(&seg.work)

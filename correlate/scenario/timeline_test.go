@@ -40,7 +40,7 @@ func integralsGrowAndStayWithinTheirBounds(t *testing.T, name string, tl *scenar
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
 	for g := range tl.GPUs() {
-		for range 100 {
+		for range 40 {
 			from := time.Duration(r.Int64N(int64(tl.Duration())))
 			to := from + time.Duration(r.Int64N(int64(time.Second)))
 			to = min(to, tl.Duration())
@@ -143,6 +143,7 @@ func sharesSumToOneAndAddUp(t *testing.T, name string, tl *scenario.Timeline) {
 
 func tokensAreConserved(t *testing.T, name string, tl *scenario.Timeline) {
 	t.Helper()
+	spec := tl.Scenario().Targets
 	emitted, finished := make([]int, len(tl.Targets())), make([]int, len(tl.Targets()))
 	for i, r := range tl.Requests() {
 		if r.Index != i || len(r.Tokens) > r.OutputTokens {
@@ -150,7 +151,9 @@ func tokensAreConserved(t *testing.T, name string, tl *scenario.Timeline) {
 		}
 		last := r.Arrival
 		for _, at := range r.Tokens {
-			if at <= last || at > tl.Duration() {
+			// Guesses that turn out right come in one step.
+			together := spec[r.Target].Engine.Speculate > 0 && at == last
+			if at <= last && !together || at > tl.Duration() {
 				t.Fatalf("%s: request %d emits a token at %s after one at %s", name, i, at, last)
 			}
 			last = at
@@ -174,10 +177,10 @@ func tokensAreConserved(t *testing.T, name string, tl *scenario.Timeline) {
 		for _, s := range tl.Steps(target) {
 			prompt += s.PromptTokens
 		}
-		if tr.PromptTokens != prompt || prompt < e.PromptTokens {
+		if tr.PromptTokens != prompt || prompt+e.PrefixHits < e.PromptTokens || e.PrefixHits > e.PrefixQueries {
 			t.Errorf("%s: steps computed %d prompt tokens, the truth says %d, the engine %d", name, prompt, tr.PromptTokens, e.PromptTokens)
 		}
-		if e.ITLCount+e.TTFTCount != e.OutputTokens {
+		if e.ITLCount+e.TTFTCount != e.OutputTokens && spec[target].Engine.Speculate == 0 {
 			t.Errorf("%s: %d gaps and %d first tokens, but %d tokens", name, e.ITLCount, e.TTFTCount, e.OutputTokens)
 		}
 	}

@@ -25,15 +25,17 @@ type EngineState struct {
 	KVBlocks  int
 	BlockSize int // tokens
 
-	PromptTokens int // of prompts that are complete, as engines count them
-	OutputTokens int
-	Preemptions  int
-	Steps        int
-	Finished     int
-	ITLSum       float64 // s
-	ITLCount     int
-	TTFTSum      float64 // s, from the arrival
-	TTFTCount    int
+	PromptTokens  int // of prompts that are complete, as engines count them
+	OutputTokens  int
+	Preemptions   int
+	Steps         int
+	Finished      int
+	ITLSum        float64 // s, between the steps that gave a request tokens
+	ITLCount      int
+	TTFTSum       float64 // s, from the arrival
+	TTFTCount     int
+	PrefixQueries int // prompt tokens looked up in the prefix cache
+	PrefixHits    int // of them, found there
 }
 
 // Engine returns the state of a target's engine at t. Totals move at the end of a step.
@@ -46,6 +48,7 @@ func (tl *Timeline) Engine(target int, t time.Duration) EngineState {
 		KVBlocks: tr.blocks, BlockSize: tr.blockSize,
 		PromptTokens: d.prompted, OutputTokens: d.output, Preemptions: d.preempted, Steps: d.steps, Finished: d.finished,
 		ITLSum: d.itl, ITLCount: d.gaps, TTFTSum: d.ttft, TTFTCount: d.firsts,
+		PrefixQueries: d.queried, PrefixHits: d.hits,
 	}
 }
 
@@ -211,7 +214,7 @@ func (t *Truth) count(a, b *totals) {
 	if n := b.batch - a.batch; n > 0 {
 		t.MeanContext = (b.contexts - a.contexts) / float64(n)
 	}
-	if n := b.gaps - a.gaps; n > 0 {
+	if n := b.output - a.output - (b.firsts - a.firsts); n > 0 {
 		t.TPOT = seconds((b.itl - a.itl) / float64(n))
 	}
 	if n := b.firsts - a.firsts; n > 0 {

@@ -199,7 +199,7 @@ func setDType(to *hardware.DType) func(string) error {
 	}
 }
 
-// faultKinds are the faults of the machine; the bool says whether they take a value.
+// faultKinds are the faults of the machine, with the reader of their value if they take one.
 var faultKinds = []struct {
 	kind  FaultKind
 	value func(*Fault, string) error
@@ -211,6 +211,10 @@ var faultKinds = []struct {
 	{BandwidthLoss, func(f *Fault, w string) error { return quantity(&f.Value, w, "", 1, 0, 0.95) }},
 	{Eager, nil},
 	{SlowLaunch, func(f *Fault, w string) error { return duration(&f.Value, w) }},
+	{SlowLink, func(f *Fault, w string) error { return duration(&f.Value, w) }},
+	{Neighbour, func(f *Fault, w string) error { return quantity(&f.Value, w, "", 1, 0, 0.9) }},
+	{Acceptance, func(f *Fault, w string) error { return quantity(&f.Value, w, "", 1, 0, 1) }},
+	{PrefixMiss, nil},
 }
 
 func quantity(to *float64, w, unit string, scale, low, high float64) error {
