@@ -38,7 +38,26 @@ var keywords = map[string]func(*parser, []string) error{
 	"counter": (*parser).counter, "phase": (*parser).phase, "expect": (*parser).expect,
 }
 
-// Parse reads a scenario. An error names the file, the line, what is wrong and the nearest known word.
+// Parse reads a scenario: one statement a line, "#" starts a comment. A word with ".." in it is the span of the
+// statement, "10s..20s", "10s.." or "..20s"; without one the statement holds throughout. Keys may come in any order.
+//
+//	seed 7
+//	duration 60s                                  before all that follows
+//	gpu h100 count=2                              any name that hardware.LookupGPU knows
+//	target main model=Llama-3.1-8B dtype=bf16 kv=bf16 tp=1 gpus=0
+//	engine target=main max_batch=256 budget=2048 chunk=2048 block=16 kv_blocks=9000
+//	engine host=300us host_per_seq=4us launch=6us graphs=on|off capture=512 speculate=3 accept=0.7
+//	load target=main streams=16 prompt=200..400 output=128 prefix=100 think=0s stagger=20ms 0s..30s
+//	load rate=2.5 arrivals=even|poisson prompt=4000 output=50 30s..60s
+//	request at=12s prompt=100 output=50
+//	fault power_cap 350W gpu=0 20s..30s           and clock_lock MHz, thermal MHz, host_stall DURATION [every=],
+//	                                              bandwidth_loss %, eager, slow_launch DURATION, slow_link DURATION,
+//	                                              neighbour %, acceptance %, prefix_miss
+//	counter lag=300ms gpu=0 10s..20s              of the instrument: gap, nan, frozen, lag, jitter, hang, lost, ...
+//	phase steady 2s..20s
+//	expect steady limiter shares tpot             what a test checks; the numbers come from the timeline
+//
+// An error names the file, the line, what is wrong and the nearest known word.
 func Parse(name string, r io.Reader) (*Scenario, error) {
 	p := &parser{s: &Scenario{Name: strings.TrimSuffix(name, ".scenario"), Seed: 1}}
 	lines := bufio.NewScanner(r)

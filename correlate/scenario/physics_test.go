@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/scenario"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
 // run makes the timeline of a scenario given as text.
@@ -148,6 +149,7 @@ func TestTheDominantLimiterIsWhatTheScenarioSaysItIs(t *testing.T) {
 		{"decode_70b_fp8", "decode", scenario.LimitMemory},
 		{"launch_eager", "decode", scenario.LimitLaunch},
 		{"launch_moe", "decode", scenario.LimitLaunch},
+		{"busy_moe", "decode", scenario.LimitOther},
 		{"host_bound", "decode", scenario.LimitHost},
 		{"prefill_compute", "prefill", scenario.LimitCompute},
 		{"library/demo", "decode", scenario.LimitMemory},
@@ -255,4 +257,27 @@ func BenchmarkRun(b *testing.B) {
 			}
 		})
 	}
+}
+
+func BenchmarkQuery(b *testing.B) {
+	tl := file(b, "testdata/prefill_mixed.scenario")
+	at := 12*time.Second + 345678*time.Nanosecond
+	b.Run("integral", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			tl.Integral(0, timeline.DRAMUtil, at)
+		}
+	})
+	b.Run("state", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			tl.State(0, at)
+		}
+	})
+	b.Run("engine", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			tl.Engine(0, at)
+		}
+	})
 }

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -28,9 +29,10 @@ type plant struct {
 	ranks      float64
 	kvRanks    float64
 	linkBps    float64
+	routes     [routePoints]float64 // see touched
 }
 
-func newPlant(g hardware.GPU, t TargetSpec, luck float64) plant {
+func newPlant(g hardware.GPU, t *TargetSpec, luck float64, seed uint64) plant {
 	p := plant{gpu: g, model: t.Model, peak: g.Describe(0, "").DerivedBandwidth(), ranks: float64(t.TP), unpack: 1}
 	switch g.Memory {
 	case hardware.HBM3, hardware.HBM3e:
@@ -66,7 +68,44 @@ func newPlant(g hardware.GPU, t TargetSpec, luck float64) plant {
 		p.kvRanks = 1
 	}
 	p.linkBps = max(g.NVLinkBps/2, 25e9) * 0.8
+	p.route(seed)
 	return p
+}
+
+const (
+	routePoints    = 57 // four for each doubling of the tokens, up to 16384
+	pointsPerTwice = 4
+	routeSpread    = 0.9
+)
+
+// route draws how popular each expert is, and works out which part of them any number of tokens touches. Popularity is
+// far from even in trained models, so a step reads fewer experts than even routing would.
+func (p *plant) route(seed uint64) {
+	m := &p.model
+	if !m.MoE() {
+		return
+	}
+	r := rand.New(rand.NewPCG(seed, 0x726f757465))
+	popular := make([]float64, m.Experts)
+	var sum float64
+	for i := range popular {
+		popular[i] = math.Exp(routeSpread * clamped(r))
+		sum += popular[i]
+	}
+	for i := range p.routes {
+		n := math.Exp2(float64(i) / pointsPerTwice)
+		for _, w := range popular {
+			p.routes[i] += 1 - math.Pow(1-min(1, w/sum*float64(m.TopK)), n)
+		}
+		p.routes[i] /= float64(m.Experts)
+	}
+}
+
+// touched is the part of a layer's experts that n tokens go to.
+func (p *plant) touched(n float64) float64 {
+	at := math.Log2(max(1, n)) * pointsPerTwice
+	i := min(int(at), routePoints-2)
+	return p.routes[i] + (p.routes[i+1]-p.routes[i])*min(1, at-float64(i))
 }
 
 // Parts of a board's rated power, at full activity and the highest clock. A board at rest with a loaded model draws some
@@ -226,7 +265,7 @@ func (e *engine) faults(w *work) {
 		case SlowLaunch:
 			w.launch = f.Value
 		case SlowLink:
-			w.link = f.Value
+			w.link += f.Value
 		case Neighbour:
 			w.foreign = f.Value
 		default: // the machine's limits
@@ -257,6 +296,10 @@ func (e *engine) work() work {
 	}
 	w.sampled += w.decode * (1 + w.drafts)
 	w.reused = e.reuse()
+	if e.spec.TP > 1 {
+		// Ranks wait for the slowest of them, and how late it is has a long tail.
+		w.link = 0.2 * reduceSeconds * e.rng.ExpFloat64()
+	}
 	if most := e.spec.Engine.Capture; most > 0 && w.decode+w.prompt > most {
 		w.eager = true
 	}

@@ -65,7 +65,7 @@ func newEngine(s *Scenario, target int) (*engine, error) {
 	e := &engine{s: s, spec: spec, target: target, machine: newMachine(g)}
 	e.rng = rand.New(rand.NewPCG(s.Seed, uint64(target)+1))
 	// No two boards are alike: this one reaches a little more or less of its bandwidth.
-	e.plant = newPlant(g, *spec, 1+0.012*clamped(e.rng))
+	e.plant = newPlant(g, spec, 1+0.012*clamped(e.rng), s.Seed)
 	e.free = spec.Engine.KVBlocks
 	e.cached = make([]bool, len(s.Loads))
 	perToken := float64(spec.Model.KVElems) * e.plant.kvBytes / e.plant.kvRanks

@@ -129,6 +129,9 @@ func sharesSumToOneAndAddUp(t *testing.T, name string, tl *scenario.Timeline) {
 			to := from + time.Millisecond + time.Duration(r.Int64N(int64(time.Second)-int64(time.Millisecond)))
 			tr := tl.Truth(target, from, to)
 			idle := tr.Idle >= to-from-time.Nanosecond
+			if sum := tr.Busy + tr.Idle; sum < to-from-2 || sum > to-from+2 {
+				t.Errorf("%s: over %s..%s the engine worked for %s and rested for %s", name, from, to, tr.Busy, tr.Idle)
+			}
 			if sum := tr.Shares.Sum(); math.Abs(sum-1) > 1e-6 && !idle {
 				t.Errorf("%s: shares over %s..%s sum to %g, %s idle", name, from, to, sum, tr.Idle)
 			}

@@ -136,6 +136,7 @@ type Truth struct {
 	Shares    timeline.Shares // of the time in which there was work, by limiter; all zero if there was none
 	Dominant  Limiter
 	Share     float64       // of the dominant limiter
+	Busy      time.Duration // in which there was work, the host's gaps between steps included
 	Idle      time.Duration // in which there was no request at all
 	DRAMBytes float64       // of one rank
 
@@ -174,6 +175,7 @@ func (tl *Timeline) Truth(target int, from, to time.Duration) Truth {
 		limited[i] = b.limited[i] - a.limited[i]
 		work += limited[i]
 	}
+	t.Busy = seconds(work)
 	if work > 0 {
 		for i := range limited {
 			limited[i] /= work
