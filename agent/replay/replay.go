@@ -25,7 +25,7 @@ const checkEvery = 4096
 
 // Run replays what r holds and calls emit with each piece of output, in the order of time. The engine's targets are
 // cfg's or, if it has none, the recording's. The output is emit's until it returns. Progress, which may be nil, is
-// called with the fraction that is done, once a piece of output.
+// called with the fraction that is done, once a piece of output and at the end.
 //
 // A recording that spans boots of its host is replayed boot by boot, each with an engine of its own: their timelines
 // do not compare. When ctx ends, Run returns its error, and what was emitted stays right. An error of emit ends the
@@ -40,10 +40,14 @@ func Run(
 		cfg.Targets = r.Meta().Targets
 	}
 	p := &player{reader: r, cfg: cfg, emit: emit, progress: progress}
+	p.before, _ = r.Progress()
 	for _, boot := range r.Boots() {
 		if err := p.play(ctx, boot); err != nil {
 			return p.result, fmt.Errorf("replay %s: %w", r.Dir(), err)
 		}
+	}
+	if progress != nil {
+		progress(1)
 	}
 	return p.result, nil
 }
@@ -54,6 +58,7 @@ type player struct {
 	cfg      correlate.Config
 	emit     func(*correlate.Output) error
 	progress func(float64)
+	before   int64 // bytes that the reader had gone through
 
 	engine *correlate.Engine
 	out    correlate.Output
@@ -135,7 +140,7 @@ func (p *player) flush() error {
 	}
 	if p.progress != nil {
 		read, total := p.reader.Progress()
-		p.progress(float64(read) / float64(max(1, total)))
+		p.progress(min(1, float64(read-p.before)/float64(max(1, total))))
 	}
 	return nil
 }

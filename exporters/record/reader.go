@@ -238,7 +238,7 @@ type batches[T any] struct {
 	rows   []T
 	read   int64
 	total  *int64 // bytes read of all files
-	ended  error // what next returns from now on
+	ended  error  // what next returns from now on
 }
 
 // openBatches opens a file. That it cannot be read is for next to say.

@@ -1,0 +1,236 @@
+package importer_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tpotscope/tpotscope/agent/importer"
+	"github.com/tpotscope/tpotscope/agent/replay"
+	"github.com/tpotscope/tpotscope/correlate"
+	"github.com/tpotscope/tpotscope/correlate/scenario"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/exporters/record"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func run(t *testing.T, name string) *scenario.Timeline {
+	t.Helper()
+	s, err := scenario.Open(name)
+	must(t, err)
+	tl, err := s.Run()
+	must(t, err)
+	return tl
+}
+
+// imported returns the recording of a scenario.
+func imported(t *testing.T, tl *scenario.Timeline) *record.Reader {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "run")
+	must(t, importer.FromScenario(t.Context(), tl, dir, importer.ScenarioOptions{}))
+	r, err := record.OpenReader(dir)
+	must(t, err)
+	return r
+}
+
+func TestAScenarioIsRecordedAsItWas(t *testing.T) {
+	tl := run(t, "demo")
+	r := imported(t, tl)
+	if m := r.Meta(); !m.Simulated || len(m.GPUs) != 1 || len(m.Targets) != 1 || m.Created.Year() != 2026 {
+		t.Errorf("meta %+v, want a simulated node of one GPU and one target", m)
+	}
+	truth := tl.Truth(0, 0, tl.Duration())
+	var seconds, dram float64
+	for s, err := range r.Samples() {
+		must(t, err)
+		if u, ok := s.Get(timeline.DRAMUtil); ok {
+			seconds += s.Over.Duration().Seconds()
+			dram += u * s.Over.Duration().Seconds()
+		}
+	}
+	if length := tl.Duration().Seconds(); seconds < length-0.25 || seconds > length {
+		t.Errorf("windows cover %.3f s of %.3f", seconds, length)
+	}
+	if got := dram / seconds; math.Abs(got-truth.DRAMUtil) > 0.005 {
+		t.Errorf("mean DRAM utilisation %.4f, want %.4f", got, truth.DRAMUtil)
+	}
+	want := map[uint64]int{}
+	for _, q := range tl.Requests() {
+		want[uint64(q.Index)+1] = len(q.Tokens)
+	}
+	got := map[uint64]int{}
+	for e, err := range r.Tokens() {
+		must(t, err)
+		got[e.Ref]++
+	}
+	finished := 0
+	for q, err := range r.Requests() {
+		must(t, err)
+		if got[q.Ref] != q.Events {
+			t.Errorf("request %d has %d token events, its record says %d", q.Ref, got[q.Ref], q.Events)
+		}
+		if got[q.Ref] == 0 {
+			got[q.Ref] = 0 // known, and without tokens
+		}
+		if q.Status == timeline.StatusOK {
+			finished++
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("tokens a request mismatch (-want +got):\n%s", diff)
+	}
+	if finished != truth.Finished {
+		t.Errorf("%d requests finished, want %d", finished, truth.Finished)
+	}
+	for _, c := range r.Verify() {
+		if c.Condition != record.Complete {
+			t.Errorf("%v, want complete", c)
+		}
+	}
+}
+
+func TestTheSameScenarioGivesTheSameBytes(t *testing.T) {
+	tl := run(t, "memory_bound")
+	a, b := imported(t, tl), imported(t, tl)
+	entries, err := os.ReadDir(a.Dir())
+	must(t, err)
+	if len(entries) < 6 {
+		t.Errorf("%d files, want one of each measured kind", len(entries))
+	}
+	for _, e := range entries {
+		x, err := os.ReadFile(filepath.Join(a.Dir(), e.Name()))
+		must(t, err)
+		y, err := os.ReadFile(filepath.Join(b.Dir(), e.Name()))
+		must(t, err)
+		if !bytes.Equal(x, y) {
+			t.Errorf("%s differs", e.Name())
+		}
+	}
+}
+
+func TestAnImportThatIsCancelledKeepsWhatCameBefore(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	dir := filepath.Join(t.TempDir(), "run")
+	err := importer.FromScenario(ctx, run(t, "memory_bound"), dir, importer.ScenarioOptions{})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("FromScenario() = %v, want cancelled", err)
+	}
+	if _, err := record.OpenReader(dir); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAWindowTooShortForTheInstrumentIsRefused(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	err := importer.FromScenario(t.Context(), run(t, "memory_bound"), dir, importer.ScenarioOptions{Window: 50 * time.Millisecond})
+	if err == nil {
+		t.Error("FromScenario() took windows of 50 ms")
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it made %s all the same", dir)
+	}
+}
+
+// origin is where scenarios start on the timeline of their recordings.
+const origin = timeline.Instant(1000 * time.Second)
+
+// said is what the cells of a span say: the mean shares over those with a verdict, and how long each label holds.
+type said struct {
+	shares        timeline.Shares
+	weight        float64
+	labels        map[timeline.Label]int
+	cells, phases int
+}
+
+// within sums up the cells of target that lie wholly inside span.
+func within(out *correlate.Output, target string, span scenario.Span) said {
+	s := said{labels: map[timeline.Label]int{}}
+	for i := range out.Cells {
+		c := &out.Cells[i]
+		if c.Target != target || c.Span.Start < origin.Add(span.From) || c.Span.End > origin.Add(span.To) {
+			continue
+		}
+		s.cells++
+		s.labels[c.Verdict.Label]++
+		if sum := c.Verdict.Shares.Sum(); sum > 0 {
+			s.shares = s.shares.Add(c.Verdict.Shares, 1)
+			s.weight++
+		}
+	}
+	if s.weight > 0 {
+		s.shares = s.shares.Scale(1 / s.weight)
+	}
+	for i := range out.Phases {
+		p := &out.Phases[i]
+		if p.Request.Target == target && p.Request.First >= origin.Add(span.From) && p.Request.Last <= origin.Add(span.To) {
+			s.phases++
+		}
+	}
+	return s
+}
+
+func replayed(t *testing.T, r *record.Reader) *correlate.Output {
+	t.Helper()
+	all := &correlate.Output{}
+	_, err := replay.Run(t.Context(), r, correlate.DefaultConfig(), func(o *correlate.Output) error {
+		all.Cells = append(all.Cells, o.Cells...)
+		all.Phases = append(all.Phases, o.Phases...)
+		return nil
+	}, nil)
+	must(t, err)
+	return all
+}
+
+// The counters tell the time at the DRAM roof and the time without work directly: what is said of both has to be near
+// the truth in every scenario. Compute and launch are told apart by inference, and are only logged here: the verdict's
+// own tests hold them to account.
+func TestWhatIsSaidOfAScenarioIsNearItsTruth(t *testing.T) {
+	for _, name := range scenario.Library() {
+		t.Run(name, func(t *testing.T) {
+			tl := run(t, name)
+			out := replayed(t, imported(t, tl))
+			for _, p := range tl.Phases() {
+				for i, target := range tl.Targets() {
+					checkPhase(t, out, target.Name, p, tl.Truth(i, p.Span.From, p.Span.To))
+				}
+			}
+		})
+	}
+}
+
+func checkPhase(t *testing.T, out *correlate.Output, target string, p scenario.Phase, truth scenario.Truth) {
+	t.Helper()
+	s := within(out, target, p.Span)
+	t.Logf("%s truth: %s %.2f %+.2f", p.Name, truth.Dominant, truth.Share, truth.Shares)
+	t.Logf("%s said:  %v %+.2f", p.Name, s.labels, s.shares)
+	if whole := int(p.Span.Length() / time.Second); s.cells < whole-2 || s.phases == 0 {
+		t.Errorf("%s: %d cells and %d phases of requests, want about %d and some", p.Name, s.cells, s.phases, whole)
+	}
+	if d := s.shares.Memory - truth.Shares.Memory; math.Abs(d) > 0.08 {
+		t.Errorf("%s: memory's share is %.3f, want %.3f", p.Name, s.shares.Memory, truth.Shares.Memory)
+	}
+	// Where kernels are launched one by one, the time between them is the host's and the launches' at once.
+	if d := s.shares.Host + s.shares.Launch - truth.Shares.Host - truth.Shares.Launch; math.Abs(d) > 0.08 {
+		t.Errorf("%s: host's and launch's share is %.3f, want %.3f", p.Name, s.shares.Host+s.shares.Launch, truth.Shares.Host+truth.Shares.Launch)
+	}
+	if truth.Shares.Memory > 0.7 && s.labels[timeline.Memory] < s.cells*9/10 {
+		t.Errorf("%s: labels %v, want memory", p.Name, s.labels)
+	}
+	if sum := s.shares.Sum(); math.Abs(sum-1) > 1e-6 {
+		t.Errorf("%s: shares sum to %v", p.Name, sum)
+	}
+}
