@@ -1,6 +1,7 @@
 package exporters
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -21,6 +22,8 @@ type Exemplar struct {
 	Value           float64
 	At              timeline.Instant
 	TraceID, SpanID string // hex
+
+	number uint64 // of its attachment
 }
 
 // Buckets counts values in exponential buckets. Bucket i holds the values in (2^(i/2^Scale), 2^((i+1)/2^Scale)], as
@@ -34,6 +37,7 @@ type Buckets struct {
 	Counts []uint64 // never begins or ends with an unused bucket
 
 	exemplars map[int]Exemplar // by power of two
+	attached  uint64
 }
 
 // NewBuckets returns buckets that hold nothing.
@@ -61,23 +65,25 @@ func (b *Buckets) Observe(v float64) {
 // Attach keeps e, in place of an older exemplar of the same power of two.
 func (b *Buckets) Attach(e Exemplar) {
 	if e.Value > 0 {
+		b.attached++
+		e.number = b.attached
 		b.exemplars[bucketIndex(e.Value, 0)] = e
 	}
 }
 
-// Exemplars returns the exemplars that are younger than since, in the order of time.
-func (b *Buckets) Exemplars(since timeline.Instant) []Exemplar {
+// Attached returns how many exemplars were attached so far.
+func (b *Buckets) Attached() uint64 { return b.attached }
+
+// Exemplars returns the exemplars that were attached after the first n, in the order of their time.
+func (b *Buckets) Exemplars(n uint64) []Exemplar {
 	var out []Exemplar
 	for _, e := range b.exemplars {
-		if e.At > since {
+		if e.number > n {
 			out = append(out, e)
 		}
 	}
 	slices.SortFunc(out, func(x, y Exemplar) int {
-		if x.At != y.At {
-			return int(max(-1, min(1, x.At-y.At)))
-		}
-		return int(math.Copysign(1, x.Value-y.Value))
+		return cmp.Or(cmp.Compare(x.At, y.At), cmp.Compare(x.number, y.number))
 	})
 	return out
 }

@@ -95,8 +95,8 @@ func TestExemplarsAreTheNewestOfEachPowerOfTwo(t *testing.T) {
 	if want := []string{"slow", "c"}; !slices.Equal(got, want) {
 		t.Errorf("exemplars %v, want %v", got, want)
 	}
-	if young := b.Exemplars(3); len(young) != 1 || young[0].TraceID != "c" {
-		t.Errorf("exemplars after 3: %v, want c alone", young)
+	if young := b.Exemplars(3); len(young) != 1 || young[0].TraceID != "c" || b.Attached() != 4 {
+		t.Errorf("exemplars after the third: %v, want c alone", young)
 	}
 }
 

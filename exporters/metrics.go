@@ -48,6 +48,7 @@ const (
 	SelfQueueSize
 	SelfQueueDrops
 	SelfExportErrors
+	SelfSpans
 	SelfProbeEvents
 	SelfProbeLag
 	SelfAgentCPU
@@ -272,6 +273,10 @@ var catalogue = [NumMetrics]Metric{
 	SelfExportErrors: {
 		Name: "tpotscope.export.errors", Prom: "tpotscope_export_errors_total", Unit: "{error}", Kind: Counter, Scope: OfAgent, Labels: []string{"queue", "reason"},
 		Help: "Attempts to send that did not succeed, and points or spans a receiver rejected.",
+	},
+	SelfSpans: {
+		Name: "tpotscope.spans", Prom: "tpotscope_spans_total", Unit: "{span}", Kind: Counter, Scope: OfAgent, Profile: Standard, Labels: []string{"outcome"},
+		Help: "Spans of requests: exported, or limited by the bound on spans in an incident.",
 	},
 	SelfProbeEvents: {
 		Name: "tpotscope.probe.events", Prom: "tpotscope_probe_events_total", Unit: "{event}", Kind: Counter, Scope: OfAgent, Profile: Standard, Labels: []string{"stamp"},

@@ -29,7 +29,7 @@ type StateConfig struct {
 type Series struct {
 	ID      ID
 	Labels  []string         // values, in the order of the metric's labels
-	Since   timeline.Instant // when a counter or histogram began
+	Since   time.Time        // when it began, by the clock of that day: it never moves
 	At      timeline.Instant // end of the newest cell it rests on; zero for the agent's own
 	Value   float64
 	Buckets *Buckets // of a histogram; the state's own, valid until it takes something in
@@ -41,6 +41,7 @@ type State struct {
 	cfg     StateConfig
 	limiter *spanLimiter
 	anchor  timeline.Anchor
+	began   time.Time // wall-clock time of the first batch
 	gpus    []timeline.GPU
 	byGPU   map[gpuKey]*group
 	owned   map[string]timeline.Instant // by UUID: up to where a GPU's time is accounted
@@ -54,7 +55,7 @@ type gpuKey struct{ uuid, target string }
 // group holds the series of one GPU or one target.
 type group struct {
 	labels   []string // the first labels of each of its series
-	since    timeline.Instant
+	since    time.Time
 	at       timeline.Instant // end of the newest cell
 	covered  timeline.Instant // start of the newest cell with trusted windows
 	lost     timeline.Instant // when the sampler was lost; zero if it is there
@@ -70,6 +71,18 @@ func NewState(cfg StateConfig) *State {
 		cfg: cfg, limiter: newSpanLimiter(cfg.Spans), byGPU: map[gpuKey]*group{}, owned: map[string]timeline.Instant{},
 		targets: map[string]*group{}, self: map[string]Series{},
 	}
+}
+
+// GPUsOf returns the UUIDs of the GPUs that a target's cells were made of.
+func (s *State) GPUsOf(target string) []string {
+	var uuids []string
+	for k := range s.byGPU {
+		if k.target == targetName(target) {
+			uuids = append(uuids, k.uuid)
+		}
+	}
+	slices.Sort(uuids)
+	return uuids
 }
 
 // SetTargets hands over what is known of the targets.
@@ -94,6 +107,9 @@ func (s *State) Consume(b *Batch) error {
 func (s *State) Begin(b *Batch) {
 	if b.Anchor != (timeline.Anchor{}) {
 		s.anchor = b.Anchor
+		if s.began.IsZero() {
+			s.began = b.Anchor.Time(b.Anchor.Mono)
+		}
 	}
 	if b.GPUs != nil {
 		s.gpus = b.GPUs
@@ -132,14 +148,14 @@ func (s *State) addSelf(r Self) error {
 		return fmt.Errorf("take reading %s with %d labels: not in the catalogue", r.Name, len(r.Labels))
 	}
 	if catalogue[id].Profile <= s.cfg.Profile {
-		s.self[r.Name+"\x00"+strings.Join(r.Labels, "\x00")] = Series{ID: id, Labels: r.Labels, Value: r.Value}
+		s.self[r.Name+"\x00"+strings.Join(r.Labels, "\x00")] = Series{ID: id, Labels: r.Labels, Since: s.began, Value: r.Value}
 	}
 	return nil
 }
 
 // newGroup returns a group in which every closed counter of the scope stands at zero.
 func (s *State) newGroup(scope Scope, since timeline.Instant, labels ...string) *group {
-	g := &group{labels: labels, since: since}
+	g := &group{labels: labels, since: s.anchor.Time(since)}
 	for id := range NumMetrics {
 		m := &catalogue[id]
 		if m.Scope != scope || m.Profile > s.cfg.Profile {

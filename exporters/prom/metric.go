@@ -9,7 +9,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/exporters"
 )
 
@@ -25,11 +24,10 @@ func (s *Sink) metric(x *exporters.Series) (prometheus.Metric, error) {
 	for i, l := range x.Labels {
 		labels[i] = strings.ToValidUTF8(l, "\uFFFD")
 	}
-	since := s.state.Anchor().Time(x.Since)
 	switch exporters.Lookup(x.ID).Kind {
 	case exporters.Histogram:
 		native, err := prometheus.NewConstNativeHistogram(desc, x.Buckets.Count, x.Buckets.Sum, positive(x.Buckets), nil,
-			x.Buckets.Zero, int32(x.Buckets.Scale), exporters.ZeroThreshold, since, labels...)
+			x.Buckets.Zero, int32(x.Buckets.Scale), exporters.ZeroThreshold, x.Since, labels...)
 		if err != nil {
 			return nil, err
 		}
@@ -39,10 +37,7 @@ func (s *Sink) metric(x *exporters.Series) (prometheus.Metric, error) {
 		}
 		return h, nil
 	case exporters.Counter:
-		if x.Since.IsZero() { // a reading of the agent's own, which counts from its start
-			return prometheus.NewConstMetric(desc, prometheus.CounterValue, x.Value, labels...)
-		}
-		return prometheus.NewConstMetricWithCreatedTimestamp(desc, prometheus.CounterValue, x.Value, since, labels...)
+		return prometheus.NewConstMetricWithCreatedTimestamp(desc, prometheus.CounterValue, x.Value, x.Since, labels...)
 	default:
 		return prometheus.NewConstMetric(desc, prometheus.GaugeValue, x.Value, labels...)
 	}
@@ -69,7 +64,7 @@ func classicBuckets(b *exporters.Buckets) []*dto.Bucket {
 
 func (s *Sink) exemplars(b *exporters.Buckets) []*dto.Exemplar {
 	var out []*dto.Exemplar
-	for _, e := range b.Exemplars(timeline.Instant(math.MinInt64)) {
+	for _, e := range b.Exemplars(0) {
 		out = append(out, &dto.Exemplar{
 			Label: []*dto.LabelPair{
 				{Name: new("trace_id"), Value: new(e.TraceID)},

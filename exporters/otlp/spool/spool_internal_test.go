@@ -309,7 +309,9 @@ func TestRetryAfterIsReadInBothForms(t *testing.T) {
 		{"Mon, 30 Nov 2026 12:01:00 GMT", "Mon, 30 Nov 2026 12:00:30 GMT", 30 * time.Second},
 		{"Mon, 30 Nov 2026 12:00:00 GMT", "Mon, 30 Nov 2026 12:00:30 GMT", 0},
 		{"Mon, 30 Nov 2026 12:01:00 GMT", "", 0},
-		{"-3", "", 0}, {"soon", "", 0}, {"", "", 0},
+		{"-3", "", 0},
+		{"soon", "", 0},
+		{"", "", 0},
 	} {
 		h := http.Header{}
 		h.Set("Retry-After", tt.value)
