@@ -191,10 +191,7 @@ func (e *Engine) engineCell(c *Cell, t *target, width float64) {
 	c.OutputTokens = q.growth(timeline.OutputTotal, span)
 	c.Preemptions = q.growth(timeline.PreemptTotal, span)
 	c.Steps = q.growth(timeline.StepTotal, span)
-	c.PromptTokens = q.growth(timeline.PromptTotal, span)
-	if hits := q.growth(timeline.PrefixHits, span); c.PromptTokens.OK() && hits.OK() {
-		c.PromptTokens.Value = max(0, c.PromptTokens.Value-hits.Value)
-	}
+	c.PromptTokens = t.processed(span)
 	c.EngineTPOT = q.growth(timeline.ITLSum, span)
 	if n := q.growth(timeline.ITLCount, span); c.EngineTPOT.OK() {
 		switch {

@@ -21,7 +21,9 @@ func (e *Engine) judged(c *Cell, t *target, pooled *sums, broken bool) verdict.I
 	if pooled.windows > 0 {
 		in.WindowS = pooled.widths / float64(pooled.windows)
 	}
-	in.Work = verdict.Work{Running: c.Batch, Decode: c.OutputTokens, Prompt: c.PromptTokens, Context: c.ContextSum, Steps: c.Steps}
+	in.Work = verdict.Work{
+		Running: c.Batch, Decode: c.OutputTokens, Prompt: promptWork(c, t), Context: c.ContextSum, Steps: c.Steps,
+	}
 	if !c.Batch.OK() && c.Decoding > 0 {
 		in.Work.Running = timeline.Known(c.Decoding) // at least these
 		in.ClockBoundS = t.now.clockBound            // the probe alone says that the engine decoded
@@ -37,6 +39,33 @@ func (e *Engine) judged(c *Cell, t *target, pooled *sums, broken bool) verdict.I
 	}
 	c.ModelledBytes = modelled(c, t, &in)
 	return in
+}
+
+// promptWork returns the prompt tokens whose work fell in the cell. Engines count a prompt when it is complete, so that
+// the work of a prompt counted in the next second may have been done in this one; and they do not count what they
+// compute again after a preemption.
+func promptWork(c *Cell, t *target) timeline.Measure {
+	work := c.PromptTokens
+	if !work.OK() {
+		return work
+	}
+	next := timeline.Span{Start: c.Span.End, End: c.Span.End.Add(c.Span.Duration())}
+	if ahead := t.processed(next); work.Value <= 0 && ahead.OK() {
+		work.Value = ahead.Value / 2
+	}
+	if c.Preemptions.OK() && c.ContextSum.OK() && c.Batch.OK() && c.Batch.Value > 0 {
+		work.Value += c.Preemptions.Value * c.ContextSum.Value / c.Batch.Value
+	}
+	return work
+}
+
+// processed returns the prompt tokens that the engine counted over span, without those it found in its cache.
+func (t *target) processed(span timeline.Span) timeline.Measure {
+	m := t.scrapes.growth(timeline.PromptTotal, span)
+	if hits := t.scrapes.growth(timeline.PrefixHits, span); m.OK() && hits.OK() {
+		m.Value = max(0, m.Value-hits.Value)
+	}
+	return m
 }
 
 // coalescedPart of the token events sharing a read makes gaps doubtful.
@@ -125,8 +154,11 @@ func ranks(c *Cell, t *target) []verdict.Rank {
 // shared in L2 take off. Without a count of steps the number of tokens a step yields is not known either.
 const (
 	bandLow, bandHigh = 0.9, 1.25
-	sharedPrefixLow   = 0.5 // 64 requests that share 2,000 tokens read about half of what each alone would
-	noStepsLow        = 0.4 // up to two and a half tokens a step with speculation
+	sharedPrefixLow   = 0.5  // 64 requests that share 2,000 tokens read about half of what each alone would
+	noStepsLow        = 0.4  // up to two and a half tokens a step with speculation
+	absorbed          = 256  // tokens of a step whose activations L2 absorbs
+	draftedFrom       = 1.05 // tokens a step and request: beyond, drafts are accepted
+	draftHigh         = 1.3  // weights and cache of the draft model
 )
 
 // modelled fills in the ratio of measured to modelled traffic, and its band, and returns the modelled traffic.
@@ -146,6 +178,12 @@ func modelled(c *Cell, t *target, in *verdict.Input) timeline.Measure {
 	}
 	if !c.Steps.OK() {
 		in.Band.Low = min(in.Band.Low, noStepsLow)
+	}
+	if tokens := st.Decode + st.Prompt; tokens > absorbed {
+		in.Band.High += t.model.ActivationBytes(tokens) * steps / hi
+	}
+	if st.Decode > draftedFrom*c.Batch.Value {
+		in.Band.High *= draftHigh
 	}
 	if !c.Coverage.OK() || c.Coverage.Value < fullCoverage {
 		in.Rho = timeline.Absent("traffic coverage is below 95 %")

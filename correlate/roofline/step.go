@@ -131,6 +131,12 @@ func (m *Model) allReduceS(tokens float64) float64 {
 	return 2 * float64(m.spec.Layers) * (allReduceLatencyS + 2*(n-1)/n*message/bus)
 }
 
+// ActivationBytes returns the most that the activations of a step's tokens may add to its traffic: about twenty passes
+// of the hidden state a layer. L2 absorbs them up to a few hundred tokens.
+func (m *Model) ActivationBytes(tokens float64) float64 {
+	return tokens * float64(m.spec.Layers) * float64(m.spec.Hidden) * 20 * 2
+}
+
 // Cost is what a step takes in all.
 type Cost struct {
 	WeightBytes float64 // of the whole group

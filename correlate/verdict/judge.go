@@ -183,8 +183,11 @@ func capAll(in *Input, p part, v *Verdict) {
 	if in.Coalesced {
 		v.lower("more than 5 % of the token events shared a read")
 	}
-	if v.Label == timeline.Compute && aboveCritical(in) {
+	if v.Label == timeline.Compute && !v.Mixed && aboveCritical(in) {
 		v.lower("context is above the one that lets a batch reach the compute roof")
+	}
+	if roof := max(p.d, p.c); waits(v) > 0 && roof > waits(v) {
+		v.cap(timeline.Low, fmt.Sprintf("a roof holds %.0f %% of the time, more than what the label names", 100*roof))
 	}
 	if unexplained(in, p) && v.Label != timeline.Communication {
 		v.cap(timeline.Medium, "ranks may wait for each other")
@@ -192,6 +195,19 @@ func capAll(in *Input, p part, v *Verdict) {
 	if in.Foreign {
 		v.cap(timeline.Low, "a foreign process shares the gpu")
 	}
+}
+
+// waits returns the share that a label of waiting names, zero for other labels.
+func waits(v *Verdict) float64 {
+	switch v.Label { //nolint:exhaustive // the other labels name no wait
+	case timeline.Host:
+		return v.Shares.Host
+	case timeline.Launch:
+		return v.Shares.Launch
+	case timeline.HostOrLaunch:
+		return v.Shares.Host + v.Shares.Launch
+	}
+	return 0
 }
 
 func sure(origin string) bool { return origin == OriginCalibrated || origin == OriginTable }

@@ -37,7 +37,7 @@ type rung struct {
 // ladder walks the labels in their fixed order; the first match wins.
 func ladder(in *Input, p part, at point, v *Verdict) rung {
 	if v.Mixed {
-		return mixedRung(in, at)
+		return mixedRung(in, at, v)
 	}
 	sh := v.Shares
 	computeMin := computeAssumed
@@ -103,7 +103,7 @@ func waitRung(in *Input, p part, sh timeline.Shares, v *Verdict) (rung, bool) {
 
 // mixedRung labels a cell in which prompt work shared the steps, by the least time at each roof: of the ways in which
 // prompt work may have been spread, or, without the model, what the counters alone prove.
-func mixedRung(in *Input, at point) rung {
+func mixedRung(in *Input, at point, v *Verdict) rung {
 	if !in.Work.Prompt.OK() {
 		return rung{timeline.Mixed, "prompt tokens are not counted", timeline.Low, "prompt tokens are not counted"}
 	}
@@ -114,7 +114,20 @@ func mixedRung(in *Input, at point) rung {
 	case c >= mixedRoof:
 		return rung{timeline.Compute, fmt.Sprintf("steps with prompt work, compute-limited %.0f %% of the time", 100*c), timeline.Medium, "prompt work shares the steps"}
 	}
-	return rung{timeline.Mixed, "prompt work shares the steps", timeline.Medium, "prompt work shares the steps"}
+	return rung{timeline.Mixed, mixedReason(v.Shares), timeline.Medium, "prompt work shares the steps"}
+}
+
+// mixedReason names what took most of a mixed cell that neither roof holds.
+func mixedReason(s timeline.Shares) string {
+	names := []string{"memory", "compute", "launch", "host", "neither roof"}
+	values := []float64{s.Memory, s.Compute, s.Launch, s.Host, s.Other}
+	most := 0
+	for i, v := range values {
+		if v > values[most] {
+			most = i
+		}
+	}
+	return fmt.Sprintf("prompt work shares the steps; the most time goes to %s, %.0f %%", names[most], 100*values[most])
 }
 
 // unexplained reports whether several ranks left more of the time off the DRAM roof than their own work explains.

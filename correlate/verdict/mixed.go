@@ -38,9 +38,20 @@ func placeMixed(in *Input, p part) point {
 		{part, roofline.Step{Decode: decode, Prompt: prompt / part, Context: w.Context.Value}},
 		{1 - part, roofline.Step{Decode: decode, Context: w.Context.Value}},
 	})
-	out := point{memory: (a.memory + b.memory) / 2, compute: (a.compute + b.compute) / 2}
+	out := between(a, b, p)
 	out.low = least{min(a.memory, b.memory), min(a.compute, b.compute)}
 	return out
+}
+
+// between places the point between two cases, so that the time at the roofs comes as near as it can to the time in
+// which SMs were busy: kernels at a roof keep them so. Without that counter it lies halfway.
+func between(a, b point, p part) point {
+	w := 0.5
+	ra, rb := a.memory+a.compute, b.memory+b.compute
+	if p.hasS && ra != rb {
+		w = clip((p.s - ra) / (rb - ra))
+	}
+	return point{memory: a.memory + w*(b.memory-a.memory), compute: a.compute + w*(b.compute-a.compute)}
 }
 
 // middle is the point when nothing places it: halfway between full overlap and none.

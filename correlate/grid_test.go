@@ -1,0 +1,210 @@
+package correlate_test
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tpotscope/tpotscope/correlate"
+	"github.com/tpotscope/tpotscope/correlate/scenario"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+func parse(t *testing.T, text string) *scenario.Timeline {
+	t.Helper()
+	s, err := scenario.Parse("grid.scenario", strings.NewReader(text))
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	tl, err := s.Run()
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	return tl
+}
+
+// tally compares verdicts with the truth of the kernels.
+type tally struct {
+	cells, inside, determined, roofs int
+	wrong                            [timeline.High + 1]int // by what the cell can reach
+	reach                            [timeline.High + 1]int
+	labels                           map[timeline.Label]int
+	caps                             map[string]int
+	owned, named                     int     // cells in which one roof holds 60 % of the time, and those of them that say so
+	off                              float64 // sum of the shares' distance from the truth, by memory and compute
+}
+
+// take compares one cell. A label that names a roof is wrong if the other roof took more of the time.
+func (a *tally) take(t *testing.T, name string, c *correlate.Cell, tr scenario.Truth) {
+	t.Helper()
+	v := &c.Verdict
+	a.cells++
+	if !v.OK() {
+		return
+	}
+	a.determined++
+	if a.labels == nil {
+		a.labels, a.caps = map[timeline.Label]int{}, map[string]int{}
+	}
+	a.labels[v.Label]++
+	for _, why := range v.Caps {
+		a.caps[strings.Map(func(r rune) rune {
+			if r >= '0' && r <= '9' {
+				return '#'
+			}
+			return r
+		}, why)]++
+	}
+	a.off += (math.Abs(v.Shares.Memory-tr.Shares.Memory) + math.Abs(v.Shares.Compute-tr.Shares.Compute)) / 2
+	if m, c := tr.Shares.Memory >= 0.6, tr.Shares.Compute >= 0.6; m || c {
+		a.owned++
+		if m && v.Label == timeline.Memory || c && v.Label == timeline.Compute {
+			a.named++
+		}
+	}
+	a.reach[v.Ceiling]++
+	roof := tr.Shares.Memory + tr.Shares.Compute
+	if roof >= v.Roof.Low-0.02 && roof <= v.Roof.High+0.02 {
+		a.inside++
+	}
+	if wrongLabel(v.Label, tr.Shares) {
+		a.wrong[v.Ceiling]++
+		if v.Ceiling < timeline.Medium {
+			return
+		}
+		t.Logf("%s: %s (%s) where truth is %+v, shares %+v D %.2f C %.2f", name, v.Label, v.Ceiling, tr.Shares, v.Shares, v.D, v.C)
+	}
+}
+
+// wrongLabel reports whether the label names something that took less time than another limiter.
+func wrongLabel(l timeline.Label, s timeline.Shares) bool {
+	switch l {
+	case timeline.Memory:
+		return s.Memory < s.Compute || s.Memory < s.Host+s.Launch
+	case timeline.Compute:
+		return s.Compute < s.Memory || s.Compute < s.Host+s.Launch
+	case timeline.Host, timeline.Launch, timeline.HostOrLaunch:
+		return s.Host+s.Launch < max(s.Memory, s.Compute)
+	case timeline.Balanced:
+		return s.Memory+s.Compute < 0.5
+	case timeline.Mixed, timeline.Busy, timeline.Communication, timeline.Undetermined:
+	}
+	return false
+}
+
+func (a *tally) add(o *tally) {
+	a.cells, a.inside, a.determined, a.off = a.cells+o.cells, a.inside+o.inside, a.determined+o.determined, a.off+o.off
+	for k := range a.wrong {
+		a.wrong[k] += o.wrong[k]
+		a.reach[k] += o.reach[k]
+	}
+}
+
+func (a *tally) share(n int) float64 { return float64(n) / float64(max(1, a.cells)) }
+
+func TestMixedStepGrid(t *testing.T) {
+	var all tally
+	for _, chunk := range []int{128, 256, 512, 1024, 2048} {
+		for _, batch := range []int{8, 32, 96, 256} {
+			for _, context := range []int{256, 1024, 4096, 8192} {
+				if batch*context > 400000 {
+					continue // more than the cache of one board holds
+				}
+				name := fmt.Sprintf("chunk %d batch %d context %d", chunk, batch, context)
+				tl := parse(t, fmt.Sprintf(`
+seed 5
+duration 20s
+gpu h100
+target main model=Llama-3.1-8B dtype=bf16
+engine max_batch=%d budget=%d chunk=%d
+load streams=%d prompt=%d output=4000 0s..20s
+load streams=3 prompt=%d output=1 4s..20s
+`, batch+3, chunk+batch, chunk, batch, context, 4*chunk))
+				_, out := play(tl, 1)
+				for i := range out.Cells {
+					c := &out.Cells[i]
+					from, to := c.Span.Start.Sub(t0), c.Span.End.Sub(t0)
+					tr := tl.Truth(0, from, to)
+					if from < 6e9 || to > tl.Duration()-1e9 || tr.OutputTokens < batch || tr.PromptTokens == 0 {
+						continue
+					}
+					all.take(t, name, c, tr)
+				}
+			}
+		}
+	}
+	t.Logf("%d mixed cells: inside the interval %.3f, determined %.3f, reach %v, wrong by reach %v; labels %v; a roof holds 60 %% in %d, named in %d; shares off by %.3f; caps %v",
+		all.cells, all.share(all.inside), all.share(all.determined), all.reach, all.wrong, all.labels, all.owned, all.named,
+		all.off/float64(all.determined), all.caps)
+	if all.cells < 500 || all.share(all.inside) < 0.95 || all.share(all.determined) < 0.60 {
+		t.Errorf("want 500 cells, 95 %% inside, 60 %% determined")
+	}
+	if wrong := all.wrong[timeline.Medium] + all.wrong[timeline.High]; all.share(wrong) > 0.01 {
+		t.Errorf("%d of %d cells name the wrong roof at medium or more, want at most 1 %%", wrong, all.cells)
+	}
+}
+
+func TestDecodeOnlyGrid(t *testing.T) {
+	engines := map[string]string{
+		"healthy":   "engine max_batch=256",
+		"slow host": "engine max_batch=256 host=8ms",
+		"eager":     "engine max_batch=256 graphs=off launch=9us",
+	}
+	models := []struct {
+		gpu, model, dtype string
+		count             int
+	}{
+		{"h100", "Llama-3.2-1B", "bf16", 1},
+		{"h100", "Llama-3.1-8B", "bf16", 1},
+		{"h100", "Llama-3.1-8B", "fp8", 1},
+		{"h200", "Qwen3-30B-A3B", "fp8", 1},
+		{"h100", "Llama-3.1-70B", "fp8", 2},
+	}
+	all := map[string]*tally{}
+	var sum tally
+	for kind, engine := range engines {
+		all[kind] = &tally{}
+		for _, m := range models {
+			for _, batch := range []int{1, 4, 16, 64, 192} {
+				name := fmt.Sprintf("%s, %s %s on %d, batch %d", kind, m.model, m.dtype, m.count, batch)
+				tp := ""
+				if m.count > 1 {
+					tp = fmt.Sprintf(" tp=%d", m.count)
+				}
+				tl := parse(t, fmt.Sprintf(`
+seed 9
+duration 14s
+gpu %s count=%d
+target main model=%s dtype=%s%s
+%s
+load streams=%d prompt=200 output=8000 0s..14s
+`, m.gpu, m.count, m.model, m.dtype, tp, engine, batch))
+				_, out := play(tl, 1)
+				for i := range out.Cells {
+					c := &out.Cells[i]
+					from, to := c.Span.Start.Sub(t0), c.Span.End.Sub(t0)
+					tr := tl.Truth(0, from, to)
+					if from < 5e9 || to > tl.Duration()-1e9 || tr.PromptTokens > 0 || c.Verdict.Mixed {
+						continue
+					}
+					all[kind].take(t, name, c, tr)
+				}
+			}
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(all)) {
+		a := all[kind]
+		sum.add(a)
+		t.Logf("%s: %d cells, determined %.3f, inside %.3f, reach %v, wrong by reach %v, labels %v", kind, a.cells, a.share(a.determined), a.share(a.inside), a.reach, a.wrong, a.labels)
+	}
+	t.Logf("all: %d cells, determined %.3f, wrong by reach %v, shares off by %.3f", sum.cells, sum.share(sum.determined), sum.wrong, sum.off/float64(max(1, sum.determined)))
+	if sum.cells < 400 || sum.share(sum.determined) < 0.70 {
+		t.Errorf("want 400 cells and 70 %% determined")
+	}
+	if sum.share(sum.wrong[timeline.High]) > 0.005 || sum.share(sum.wrong[timeline.Medium]) > 0.03 {
+		t.Errorf("wrong by reach %v of %d, want at most 0.5 %% at high and 3 %% at medium", sum.wrong, sum.cells)
+	}
+}
