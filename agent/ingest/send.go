@@ -1,0 +1,129 @@
+package ingest
+
+import (
+	"context"
+	"time"
+
+	"connectrpc.com/connect"
+
+	pb "github.com/tpotscope/tpotscope/agent/ingest/ingestpb"
+)
+
+const (
+	// firstExchanges is how many exchanges open a connection to another host: the quickest of eight is near the shortest
+	// round trip (the clock filter of NTP, RFC 5905).
+	firstExchanges = 8
+	// keptExchanges bounds those not yet handed over.
+	keptExchanges = 32
+	// syncEvery is how often exchanges are made beside those that ride on reports.
+	syncEvery = 5 * time.Second
+	// requestRows bounds the requests of one report.
+	requestRows = 1024
+)
+
+// drain sends reports until nothing waits. What could not be sent stays, and goes first the next time.
+func (c *Client) drain(ctx context.Context) error {
+	for {
+		if c.pending == nil {
+			m, some := c.buf.take(c.cfg.Rows, requestRows)
+			if !some {
+				return nil
+			}
+			c.sequence++
+			m.Origin, m.Sequence = c.cfg.origin(), c.sequence
+			c.pending = m
+		}
+		if err := c.sync(ctx); err != nil {
+			return err
+		}
+		if err := c.send(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// send sends the pending report. It returns an error if that is worth another attempt.
+func (c *Client) send(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	m := c.pending
+	m.Exchanges = c.exchanges
+	t1 := c.cfg.Now()
+	m.T1Ns = int64(t1)
+	resp, err := c.rpc.Report(ctx, connect.NewRequest(m))
+	t4 := c.cfg.Now()
+	switch {
+	case err == nil:
+		c.pending, c.exchanges = nil, nil
+		c.agentBoot = resp.Msg.GetBootId()
+		if c.foreign() {
+			c.keep(&pb.Stamps{T1Ns: int64(t1), T2Ns: resp.Msg.GetT2Ns(), T3Ns: resp.Msg.GetT3Ns(), T4Ns: int64(t4)})
+		}
+		return nil
+	case hopeless(connect.CodeOf(err)):
+		c.buf.lose(m)
+		c.pending = nil
+		return nil
+	}
+	c.agentBoot = "" // it may be another agent that answers next
+	return err
+}
+
+// hopeless reports whether a report that was refused so would be refused again.
+func hopeless(code connect.Code) bool {
+	return code == connect.CodeInvalidArgument || code == connect.CodeResourceExhausted
+}
+
+// foreign reports whether the agent is known to run on another boot than this client.
+func (c *Client) foreign() bool { return c.agentBoot != "" && c.agentBoot != c.cfg.BootID }
+
+func (c *Client) keep(x *pb.Stamps) {
+	if len(c.exchanges) >= keptExchanges {
+		c.exchanges = append(c.exchanges[:0], c.exchanges[1:]...)
+	}
+	c.exchanges = append(c.exchanges, x)
+}
+
+// sync learns whose boot the agent runs on, and exchanges stamps with an agent on another.
+func (c *Client) sync(ctx context.Context) error {
+	rounds := 0
+	switch {
+	case c.agentBoot == "":
+		if err := c.exchange(ctx); err != nil {
+			return err
+		}
+		if c.foreign() {
+			rounds = firstExchanges - 1
+		}
+	case c.foreign() && c.cfg.Now().Sub(c.synced) >= syncEvery:
+		rounds = 1
+	}
+	for range rounds {
+		if err := c.exchange(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Client) exchange(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	t1 := c.cfg.Now()
+	resp, err := c.rpc.Exchange(ctx, connect.NewRequest(&pb.ExchangeRequest{T1Ns: int64(t1)}))
+	t4 := c.cfg.Now()
+	if err != nil {
+		c.agentBoot = ""
+		return err
+	}
+	// An agent that has no boot id is on no boot that this client could share.
+	c.agentBoot = resp.Msg.GetBootId()
+	if c.agentBoot == "" {
+		c.agentBoot = "unknown"
+	}
+	c.synced = t4
+	if c.foreign() {
+		c.keep(&pb.Stamps{T1Ns: int64(t1), T2Ns: resp.Msg.GetT2Ns(), T3Ns: resp.Msg.GetT3Ns(), T4Ns: int64(t4)})
+	}
+	return nil
+}
