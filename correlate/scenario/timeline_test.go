@@ -257,7 +257,7 @@ func TestACapShowsInTheState(t *testing.T) {
 	if before := tl.State(0, 5*time.Second); before.LimitWatts != 700 {
 		t.Errorf("before the cap: %+v", before)
 	}
-	locked := file(t, "testdata/clock_lock.scenario").State(0, 30*time.Second)
+	locked := file(t, "testdata/clock_lock.scenario").State(0, 15*time.Second)
 	if locked.EventReasons&timeline.ReasonThrottles != 0 || locked.EventReasons&timeline.ReasonAppClocks == 0 {
 		t.Errorf("a locked clock is a setting, not a throttle: %v", timeline.ReasonNames(locked.EventReasons))
 	}
