@@ -58,8 +58,8 @@ func (v wave) integral(t float64) float64 {
 
 // of returns the wave of a windowed counter of a GPU.
 func (w Waves) of(gpu int, c timeline.Counter) wave {
-	low := 0.15 + 0.02*float64(gpu) + 0.03*float64(c)
-	return wave{period: 1.3 + 0.17*float64(gpu), low: low, high: low + 0.25}
+	low := 0.35 + 0.02*float64(gpu) + 0.03*float64(c)
+	return wave{period: 3.1 + 0.37*float64(gpu), low: low, high: low + 0.25}
 }
 
 // rates are what the cumulative counters grow by, a second.

@@ -1,0 +1,244 @@
+package remote
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/nvml"
+)
+
+// inbox turns the frames of one helper after another into one source: it keeps the positions of the GPUs, and says what
+// a loss means for what was read.
+type inbox struct {
+	source *Source
+	sink   timeline.GPUSink
+
+	mu       sync.Mutex
+	last     timeline.Instant // of a frame
+	started  bool             // this helper told its GPUs
+	ended    bool             // this helper was given up: what it still says is not taken
+	why      string           // the last helper was lost
+	gpus     []timeline.GPU   // every GPU that any helper told, by position
+	position []int            // of this helper's GPUs
+	states   map[stateKey]timeline.State
+}
+
+type stateKey struct {
+	gpu  int
+	call string
+}
+
+// errRefused wraps the helper's own word that there is nothing to read.
+var errRefused = errors.New("helper has nothing to read")
+
+func newInbox(s *Source, sink timeline.GPUSink) *inbox {
+	return &inbox{source: s, sink: sink, states: map[stateKey]timeline.State{}}
+}
+
+// progress returns whether the running helper told its GPUs, and when it last said anything.
+func (in *inbox) progress() (bool, timeline.Instant) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.started, in.last
+}
+
+// begin makes ready for the next helper.
+func (in *inbox) begin() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.started, in.ended = false, false
+}
+
+// receive hands on what the helper says until its frames end.
+func (in *inbox) receive(p *process) error {
+	frames := newFrameReader(p.frames)
+	for {
+		k, payload, err := frames.next()
+		if errors.Is(err, io.EOF) {
+			return errEnded
+		}
+		if err != nil {
+			return err
+		}
+		in.source.count(func(st *Stats) { st.Frames++ })
+		if err := in.take(k, payload, p.pid); err != nil {
+			return err
+		}
+	}
+}
+
+// take hands on one frame.
+func (in *inbox) take(k kind, payload []byte, pid int) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.ended {
+		return nil
+	}
+	in.last = in.source.opts.Now()
+	switch k {
+	case kindGPUs:
+		gpus, err := decodeJSON[[]timeline.GPU](payload)
+		if err != nil {
+			return err
+		}
+		in.takeGPUs(gpus, pid)
+	case kindSample:
+		var s timeline.Sample
+		if err := decodeSample(payload, &s); err != nil {
+			return err
+		}
+		if err := in.place(&s.GPU); err != nil {
+			return err
+		}
+		in.sink.AddSample(&s)
+	case kindCapability:
+		c, err := decodeJSON[timeline.Capability](payload)
+		if err := errors.Join(err, in.place(&c.GPU)); err != nil {
+			return err
+		}
+		in.setState(c)
+	case kindEvent:
+		e, err := decodeJSON[timeline.Event](payload)
+		if err := errors.Join(err, in.place(&e.GPU)); err != nil {
+			return err
+		}
+		in.sink.AddEvent(e)
+	case kindStats:
+		return in.takeStats(payload)
+	case kindRefused:
+		r, err := decodeJSON[refused](payload)
+		return errors.Join(err, fmt.Errorf("%w: %s", errRefused, r.Why))
+	case kindHello, kindBeat:
+	default:
+		return fmt.Errorf("kind %d: %w", k, errFrame)
+	}
+	return nil
+}
+
+// place turns a helper's index of a GPU into its position.
+func (in *inbox) place(gpu *int) error {
+	if *gpu == timeline.NoGPU {
+		return nil
+	}
+	if *gpu < 0 || *gpu >= len(in.position) {
+		return fmt.Errorf("gpu %d of %d: %w", *gpu, len(in.position), errFrame)
+	}
+	*gpu = in.position[*gpu]
+	return nil
+}
+
+func (in *inbox) takeStats(payload []byte) error {
+	st, err := decodeJSON[samplerStats](payload)
+	if err := errors.Join(err, in.place(&st.GPU)); err != nil {
+		return err
+	}
+	if st.GPU < 0 {
+		return errFrame
+	}
+	in.source.count(func(s *Stats) {
+		for len(s.GPUs) <= st.GPU {
+			s.GPUs = append(s.GPUs, nvml.Stats{})
+		}
+		s.GPUs[st.GPU] = st.Stats
+	})
+	return nil
+}
+
+// takeGPUs gives each GPU the position that it had, or one after all others.
+func (in *inbox) takeGPUs(gpus []timeline.GPU, pid int) {
+	in.position = make([]int, len(gpus))
+	present := make(map[int]bool, len(gpus))
+	for i, g := range gpus {
+		at := slices.IndexFunc(in.gpus, func(k timeline.GPU) bool {
+			return timeline.NormalizeUUID(k.UUID) == timeline.NormalizeUUID(g.UUID)
+		})
+		if at < 0 {
+			at = len(in.gpus)
+			in.gpus = append(in.gpus, g)
+		}
+		in.gpus[at], in.position[i], present[at] = g, at, true
+	}
+	in.started = true
+	in.sink.SetGPUs(slices.Clone(in.gpus))
+	driver := ""
+	if len(gpus) > 0 {
+		driver = gpus[0].Driver
+	}
+	in.sink.AddEvent(timeline.Event{
+		At: in.last, Kind: timeline.EventSamplerStarted, GPU: timeline.NoGPU,
+		Detail: fmt.Sprintf("helper %d, driver %s, %d gpus", pid, driver, len(gpus)),
+	})
+	for at := range in.gpus {
+		if !present[at] {
+			in.loseGPU(at)
+		}
+	}
+}
+
+// loseGPU says that a GPU which an earlier helper told is not there any more.
+func (in *inbox) loseGPU(at int) {
+	const why = "the driver does not list it any more"
+	in.sink.AddEvent(timeline.Event{At: in.last, Kind: timeline.EventGPULost, GPU: at, Detail: why})
+	in.setStates(timeline.StateLost, why, func(k stateKey, st timeline.State) bool {
+		return k.gpu == at && st != timeline.StateUnsupported
+	})
+}
+
+// setState hands a state on if it is another than before.
+func (in *inbox) setState(c timeline.Capability) {
+	k := stateKey{c.GPU, c.Call}
+	if in.states[k] == c.State {
+		return
+	}
+	in.states[k] = c.State
+	in.sink.AddCapability(c)
+}
+
+// setStates sets the states that which selects, in a fixed order.
+func (in *inbox) setStates(to timeline.State, why string, which func(stateKey, timeline.State) bool) {
+	keys := make([]stateKey, 0, len(in.states))
+	for k, st := range in.states {
+		if which(k, st) {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, func(a, b stateKey) int {
+		return cmp.Or(cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.call, b.call))
+	})
+	for _, k := range keys {
+		in.setState(timeline.Capability{GPU: k.gpu, Call: k.call, State: to, Detail: why})
+	}
+}
+
+// lost says at once that the running helper is of no more use: its counters stop here.
+func (in *inbox) lost(why string) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	again := !in.started && why == in.why // a helper that does not start is not worth a word each time
+	in.ended, in.why = true, why
+	if again {
+		return
+	}
+	at := in.source.opts.Now()
+	in.sink.AddEvent(timeline.Event{At: at, Kind: timeline.EventSamplerLost, GPU: timeline.NoGPU, Detail: why})
+	for gpu := range in.gpus {
+		in.sink.AddEvent(timeline.Event{At: at, Kind: timeline.EventGap, GPU: gpu, Detail: why})
+	}
+	in.setStates(timeline.StateStale, why, func(_ stateKey, st timeline.State) bool { return st == timeline.StateOK })
+}
+
+// stopped says that no helper is started any more.
+func (in *inbox) stopped(why string) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	at := in.source.opts.Now()
+	in.sink.AddEvent(timeline.Event{At: at, Kind: timeline.EventSamplerLost, GPU: timeline.NoGPU, Detail: why})
+	in.setStates(timeline.StateTimeout, why, func(_ stateKey, st timeline.State) bool {
+		return st != timeline.StateUnsupported && st != timeline.StateLost
+	})
+}
