@@ -72,8 +72,7 @@ func (p *player) play(ctx context.Context, boot string) error {
 	p.next = 0
 	for row, err := range p.reader.Merge(boot) {
 		if err != nil {
-			var fault *record.FileError
-			if !errors.As(err, &fault) {
+			if _, ok := errors.AsType[*record.FileError](err); !ok {
 				return err
 			}
 			p.result.Faults = append(p.result.Faults, err)

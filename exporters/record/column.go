@@ -1,6 +1,7 @@
 package record
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/exporters/record/ipc"
 )
 
 // table says how rows of type T lie in a file: its columns, and the instant by which rows are merged.
@@ -24,10 +26,17 @@ type table[T any] struct {
 // leaves the field as it is; a file that has it with another type is refused.
 type column[T any] struct {
 	field arrow.Field
-	typ   arrayType
+	typ   ipc.Type
 	put   func(b array.Builder, rows []T)
-	get   func(c *chunk, rows []T) error // c has the column's type
+	get   func(c *ipc.Column, rows []T) error // c has the column's type
 }
+
+// The keys of a file's schema metadata.
+const (
+	schemaKey = "schema"
+	kindKey   = "kind"
+	bootKey   = "boot_id"
+)
 
 // namesKey is the key of a code column's field metadata: the names of codes 0, 1, 2 ..., separated by commas.
 const namesKey = "names"
@@ -37,7 +46,7 @@ func (t *table[T]) schema(bootID string) *arrow.Schema {
 	for i, c := range t.columns {
 		fields[i] = c.field
 	}
-	md := arrow.NewMetadata([]string{"schema", "kind", "boot_id"}, []string{Schema, t.kind.String(), bootID})
+	md := arrow.NewMetadata([]string{schemaKey, kindKey, bootKey}, []string{Schema, t.kind.String(), bootID})
 	return arrow.NewSchema(fields, &md)
 }
 
@@ -59,7 +68,7 @@ func zeroIntColumn[T any, V integer](name string, at func(*T) *V) column[T] {
 func maybeIntColumn[T any](name string, get func(*T) (int64, bool), set func(*T, int64)) column[T] {
 	return column[T]{
 		field: arrow.Field{Name: name, Type: arrow.PrimitiveTypes.Int64, Nullable: true},
-		typ:   int64Type,
+		typ:   ipc.Int64,
 		put: func(b array.Builder, rows []T) {
 			ints, _ := b.(*array.Int64Builder)
 			for i := range rows {
@@ -70,10 +79,10 @@ func maybeIntColumn[T any](name string, get func(*T) (int64, bool), set func(*T,
 				}
 			}
 		},
-		get: func(c *chunk, rows []T) error {
+		get: func(c *ipc.Column, rows []T) error {
 			for i := range rows {
-				if c.isValid(i) {
-					set(&rows[i], c.int64(i))
+				if c.Valid(i) {
+					set(&rows[i], c.Int64(i))
 				}
 			}
 			return nil
@@ -85,7 +94,7 @@ func maybeIntColumn[T any](name string, get func(*T) (int64, bool), set func(*T,
 func floatColumn[T any](name string, get func(*T) (float64, bool), set func(*T, float64)) column[T] {
 	return column[T]{
 		field: arrow.Field{Name: name, Type: arrow.PrimitiveTypes.Float64, Nullable: true},
-		typ:   float64Type,
+		typ:   ipc.Float64,
 		put: func(b array.Builder, rows []T) {
 			floats, _ := b.(*array.Float64Builder)
 			for i := range rows {
@@ -96,13 +105,13 @@ func floatColumn[T any](name string, get func(*T) (float64, bool), set func(*T, 
 				}
 			}
 		},
-		get: func(c *chunk, rows []T) error {
-			if c.nulls >= len(rows) {
+		get: func(c *ipc.Column, rows []T) error {
+			if c.Nulls() >= len(rows) {
 				return nil
 			}
 			for i := range rows {
-				if c.isValid(i) {
-					set(&rows[i], c.float64(i))
+				if c.Valid(i) {
+					set(&rows[i], c.Float64(i))
 				}
 			}
 			return nil
@@ -114,16 +123,16 @@ func floatColumn[T any](name string, get func(*T) (float64, bool), set func(*T, 
 func boolColumn[T any](name string, at func(*T) *bool) column[T] {
 	return column[T]{
 		field: arrow.Field{Name: name, Type: arrow.FixedWidthTypes.Boolean, Nullable: true},
-		typ:   boolType,
+		typ:   ipc.Bool,
 		put: func(b array.Builder, rows []T) {
 			bools, _ := b.(*array.BooleanBuilder)
 			for i := range rows {
 				bools.Append(*at(&rows[i]))
 			}
 		},
-		get: func(c *chunk, rows []T) error {
+		get: func(c *ipc.Column, rows []T) error {
 			for i := range rows {
-				*at(&rows[i]) = c.isValid(i) && c.bool(i)
+				*at(&rows[i]) = c.Valid(i) && c.Bool(i)
 			}
 			return nil
 		},
@@ -142,7 +151,7 @@ func stringColumn[T any, S ~string](name string, at func(*T) *S) column[T] {
 func textColumn[T any](name string, get func(*T) string, set func(*T, string) error) column[T] {
 	return column[T]{
 		field: arrow.Field{Name: name, Type: arrow.BinaryTypes.String, Nullable: true},
-		typ:   stringType,
+		typ:   ipc.String,
 		put: func(b array.Builder, rows []T) {
 			texts, _ := b.(*array.StringBuilder)
 			for i := range rows {
@@ -153,30 +162,38 @@ func textColumn[T any](name string, get func(*T) string, set func(*T, string) er
 				}
 			}
 		},
-		get: func(c *chunk, rows []T) error {
-			if c.nulls >= len(rows) {
-				return nil
-			}
-			last := ""
-			for i := range rows {
-				if !c.isValid(i) {
-					continue
-				}
-				text, ok := c.bytes(i)
-				if !ok {
-					return errBuffer
-				}
-				if string(text) != last {
-					last = string(text)
-				}
-				if err := set(&rows[i], last); err != nil {
-					return err
-				}
-			}
-			return nil
+		get: func(c *ipc.Column, rows []T) error {
+			return getTexts(c, rows, set)
 		},
 	}
 }
+
+// getTexts hands each text of c to set.
+func getTexts[T any](c *ipc.Column, rows []T, set func(*T, string) error) error {
+	if c.Nulls() >= len(rows) {
+		return nil
+	}
+	last := ""
+	for i := range rows {
+		if !c.Valid(i) {
+			continue
+		}
+		text, ok := c.Bytes(i)
+		if !ok {
+			return errOutside
+		}
+		if string(text) != last {
+			last = string(text)
+		}
+		if err := set(&rows[i], last); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errOutside is the fault of a text whose bounds lie outside the file's text.
+var errOutside = errors.New("a text outside the texts there are")
 
 // code is a number with a name, such as a kind or a source.
 type code interface {
@@ -204,19 +221,21 @@ func codeColumn[T any, V code](name string, at func(*T) *V) column[T] {
 	md := arrow.NewMetadata([]string{namesKey}, []string{strings.Join(names, ",")})
 	return column[T]{
 		field: arrow.Field{Name: name, Type: arrow.PrimitiveTypes.Uint8, Nullable: true, Metadata: md},
-		typ:   uint8Type,
+		typ:   ipc.Uint8,
 		put: func(b array.Builder, rows []T) {
 			codes, _ := b.(*array.Uint8Builder)
 			for i := range rows {
 				codes.Append(uint8(*at(&rows[i])))
 			}
 		},
-		get: func(c *chunk, rows []T) error {
-			means := make([]V, len(c.codes))
-			for i, n := range c.codes {
+		get: func(c *ipc.Column, rows []T) error {
+			listed := strings.Split(c.Metadata(namesKey), ",")
+			means := make([]V, len(listed))
+			for i, n := range listed {
 				means[i] = V(max(0, slices.Index(names, n))) // a name of a later version counts as code 0
 			}
-			for i, v := range c.data[:len(rows)] {
+			for i := range rows {
+				v := c.Uint8(i)
 				if int(v) >= len(means) {
 					return fmt.Errorf("code %d has no name", v)
 				}

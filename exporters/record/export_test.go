@@ -3,6 +3,8 @@ package record
 import (
 	"io"
 	"testing"
+
+	"github.com/tpotscope/tpotscope/exporters/record/ipc"
 )
 
 // DiskFile is what a segment writes to.
@@ -18,8 +20,8 @@ func WithCreate(o Options, create func(path string) (DiskFile, error)) Options {
 func CreateFile(path string) (DiskFile, error) { return createFile(path) }
 
 // ReadTable reads disk as a file of kind k and returns how many rows came before its end or fault.
-func ReadTable(t testing.TB, k Kind, disk io.ReadCloser, size int64) (int64, error) {
-	t.Helper()
+func ReadTable(tb testing.TB, k Kind, disk io.ReadCloser, size int64) (int64, error) {
+	tb.Helper()
 	gpus := &gpuList{}
 	switch k {
 	case Requests:
@@ -35,7 +37,7 @@ func ReadTable(t testing.TB, k Kind, disk io.ReadCloser, size int64) (int64, err
 
 func readAll[T any](tab *table[T], disk io.ReadCloser, size int64) (int64, error) {
 	b := &batches[T]{table: tab, file: file{tab.kind, 1, size}, total: new(int64)}
-	unpack, err := newUnpacker()
+	unpack, err := ipc.NewUnpacker()
 	if err != nil {
 		return 0, err
 	}

@@ -13,13 +13,14 @@ import (
 
 	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/exporters/record/ipc"
 )
 
 // ErrTorn says that a file ends inside a batch, as it does when its writer died: all batches before are whole.
-var ErrTorn = errors.New("ends inside a batch")
+var ErrTorn = ipc.ErrTorn
 
 // ErrDamaged says that a file holds bytes that make no batch: what comes after them cannot be read.
-var ErrDamaged = errors.New("damaged")
+var ErrDamaged = ipc.ErrDamaged
 
 // FileError is what is wrong with one file of a recording. Its rows before the fault were delivered, and what reads
 // the recording goes on with the next file. Err is, or wraps, [ErrTorn] or [ErrDamaged], or tells why the file cannot
@@ -69,7 +70,7 @@ func OpenReader(dir string) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	unpack, err := newUnpacker()
+	unpack, err := ipc.NewUnpacker()
 	if err != nil {
 		return nil, err
 	}
@@ -88,12 +89,12 @@ func (r *Reader) bootOf(f file) string {
 	if err != nil {
 		return ""
 	}
-	s, err := openStream(disk, f.bytes, r.zstd)
+	s, err := ipc.Open(disk, f.bytes, r.zstd)
 	if err != nil {
 		return ""
 	}
-	defer s.close()
-	return s.boot
+	defer s.Close()
+	return s.Metadata(bootKey)
 }
 
 // inheritBoots gives a file that does not tell its boot that of its neighbours, so that its fault is reported there.
@@ -234,7 +235,7 @@ func scanFile[T any](r *Reader, f file, t *table[T], yield func(*T, error) bool)
 type batches[T any] struct {
 	table  *table[T]
 	file   file
-	stream *arrowStream
+	stream *ipc.Stream
 	rows   []T
 	read   int64
 	total  *int64 // bytes read of all files
@@ -256,12 +257,15 @@ func openBatches[T any](r *Reader, f file, t *table[T]) *batches[T] {
 
 // open reads the schema from disk, of which size bytes are to be read, and takes disk over.
 func (b *batches[T]) open(disk io.ReadCloser, size int64, unpack *zstd.Decoder) {
-	s, err := openStream(disk, size, unpack)
+	s, err := ipc.Open(disk, size, unpack)
 	if err != nil {
 		b.fail(err)
 		return
 	}
 	b.stream = s
+	if got := s.Metadata(schemaKey); got != Schema {
+		b.fail(fmt.Errorf("%w: schema is %q, want %q", ErrDamaged, got, Schema))
+	}
 }
 
 // fail ends the file with err.
@@ -274,9 +278,9 @@ func (b *batches[T]) next() ([]T, error) {
 	if b.ended != nil {
 		return nil, b.ended
 	}
-	left := b.stream.left
-	err := b.stream.next()
-	*b.total += left - b.stream.left
+	left := b.stream.Left()
+	err := b.stream.Next()
+	*b.total += left - b.stream.Left()
 	if errors.Is(err, io.EOF) {
 		b.ended = io.EOF
 		return nil, b.ended
@@ -294,7 +298,7 @@ func (b *batches[T]) next() ([]T, error) {
 
 // load turns the stream's batch into rows.
 func (b *batches[T]) load() error {
-	n := b.stream.rows
+	n := b.stream.Rows()
 	b.rows = slices.Grow(b.rows[:0], n)[:n]
 	clear(b.rows)
 	if b.table.init != nil {
@@ -305,15 +309,15 @@ func (b *batches[T]) load() error {
 	next := 0
 	for i := range b.table.columns {
 		c := &b.table.columns[i]
-		held := b.stream.find(c.field.Name, &next)
+		held := b.stream.Find(c.field.Name, &next)
 		switch {
 		case held == nil:
 			continue
-		case held.typ != c.typ:
-			return fmt.Errorf("%w: column %s holds %s, want %s", ErrDamaged, held.name, held.typ, c.typ)
+		case held.Type != c.typ:
+			return fmt.Errorf("%w: column %s holds %s, want %s", ErrDamaged, held.Name, held.Type, c.typ)
 		}
 		if err := c.get(held, b.rows); err != nil {
-			return fmt.Errorf("%w: column %s: %w", ErrDamaged, held.name, err)
+			return fmt.Errorf("%w: column %s: %w", ErrDamaged, held.Name, err)
 		}
 	}
 	if b.table.check == nil {
@@ -329,6 +333,6 @@ func (b *batches[T]) load() error {
 
 func (b *batches[T]) close() {
 	if b.stream != nil {
-		b.stream.close()
+		b.stream.Close()
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -252,6 +253,10 @@ func TestATornTailLosesOnlyTheLastBatch(t *testing.T) {
 	whole, err := os.ReadFile(path)
 	must(t, err)
 	for cut := range len(whole) + 1 {
+		near := slices.ContainsFunc(sizes, func(s int64) bool { return s-2 <= int64(cut) && int64(cut) <= s+9 })
+		if !near && cut%11 != 0 {
+			continue
+		}
 		must(t, os.WriteFile(path, whole[:cut], 0o600))
 		want := 0
 		torn := true

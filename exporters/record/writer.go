@@ -10,6 +10,7 @@ import (
 
 	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/exporters/record/ipc"
 )
 
 // The defaults of Options.
@@ -29,7 +30,7 @@ type Options struct {
 	SegmentBytes int64
 	SegmentAge   time.Duration
 	// BatchRows is the number of rows of one kind after which a batch is written without waiting for Flush. At most
-	// 16384.
+	// [ipc.MaxRows].
 	BatchRows int
 
 	create func(path string) (diskFile, error)
@@ -52,15 +53,12 @@ func (o Options) withDefaults() Options {
 	if o.BatchRows <= 0 {
 		o.BatchRows = DefaultBatchRows
 	}
-	o.BatchRows = min(o.BatchRows, maxBatchRows)
+	o.BatchRows = min(o.BatchRows, ipc.MaxRows)
 	if o.create == nil {
 		o.create = createFile
 	}
 	return o
 }
-
-// maxBatchRows bounds what a reader has to hold at once.
-const maxBatchRows = 16384
 
 // Stats say what a Writer did since it was made.
 type Stats struct {

@@ -1,10 +1,6 @@
-package record
+package ipc
 
 import "encoding/binary"
-
-// The reader decodes Arrow's messages itself. The library's reader allocates by lengths that it takes from the file
-// unchecked, so that one flipped bit ends the process for lack of memory, and it starts a decompressor for each buffer.
-// What a recording holds is narrow: flat columns of five types, no dictionaries.
 
 // fbTable is a FlatBuffers table ("FlatBuffers internals": a signed offset to a table of field offsets, then the fields).
 // Whatever lies outside its buffer reads as absent. So does what comes after more was read than the buffer holds twice:

@@ -1,4 +1,10 @@
-package record
+// Package ipc reads Arrow IPC streams that may be torn, damaged or hostile, within stated bounds. It knows the part of
+// the format that recordings use: flat columns of five types, packed with zstd or not at all, and no dictionaries.
+//
+// Arrow's own reader is not used because it allocates by lengths that it takes from the file unchecked, so that one
+// flipped bit ends the process for lack of memory, and because it starts a decompressor for each buffer, which costs
+// five times the rest where batches are small.
+package ipc
 
 import (
 	"bufio"
@@ -8,7 +14,6 @@ import (
 	"io"
 	"math"
 	"math/bits"
-	"strings"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -20,63 +25,24 @@ const (
 	maxBodyBytes = 64 << 20
 )
 
-// arrayType is the type of a column, of those that a recording holds.
-type arrayType uint8
+// MaxRows is the most rows that a batch may hold.
+const MaxRows = 16384
 
-const (
-	unsupportedType arrayType = iota
-	int64Type
-	uint8Type
-	float64Type
-	boolType
-	stringType
-)
+// ErrTorn says that a file ends inside a message, as it does when its writer died: all batches before are whole.
+var ErrTorn = errors.New("ends inside a batch")
 
-var typeNames = [...]string{"an unsupported type", "int64", "uint8", "float64", "bool", "string"}
+// ErrDamaged says that a file holds bytes that make no message: what comes after them cannot be read.
+var ErrDamaged = errors.New("damaged")
 
-func (t arrayType) String() string { return typeNames[t] }
-
-// chunk is one column of one batch. Its buffers are long enough for its rows, and are valid until the next batch.
-type chunk struct {
-	name  string
-	typ   arrayType
-	codes []string // the names that codes stand for, if it holds codes
-
-	rows    int
-	nulls   int
-	valid   []byte // a bit a row; nil: all are valid
-	offsets []byte // of strings
-	data    []byte
-}
-
-func (c *chunk) isValid(i int) bool { return c.valid == nil || c.valid[i/8]>>(i%8)&1 != 0 }
-
-func (c *chunk) int64(i int) int64 { return int64(binary.LittleEndian.Uint64(c.data[8*i:])) }
-
-func (c *chunk) float64(i int) float64 {
-	return math.Float64frombits(binary.LittleEndian.Uint64(c.data[8*i:]))
-}
-
-func (c *chunk) bool(i int) bool { return c.data[i/8]>>(i%8)&1 != 0 }
-
-// bytes returns the text of row i, and false if the file has it outside the text there is.
-func (c *chunk) bytes(i int) ([]byte, bool) {
-	from, to := binary.LittleEndian.Uint32(c.offsets[4*i:]), binary.LittleEndian.Uint32(c.offsets[4*i+4:])
-	if from > to || uint64(to) > uint64(len(c.data)) {
-		return nil, false
-	}
-	return c.data[from:to], true
-}
-
-// arrowStream reads an Arrow IPC stream from a file that may be torn, damaged or hostile.
-type arrowStream struct {
-	disk   io.Closer
-	in     *bufio.Reader
-	zstd   *zstd.Decoder
-	left   int64 // bytes of the file that were not read
-	boot   string
-	chunks []chunk
-	rows   int
+// Stream reads the batches of one file. It is not safe for concurrent use.
+type Stream struct {
+	disk     io.Closer
+	in       *bufio.Reader
+	unpacker *zstd.Decoder
+	left     int64 // bytes of the file that were not read
+	metadata map[string]string
+	columns  []Column
+	rows     int
 
 	head   []byte
 	body   []byte
@@ -84,9 +50,9 @@ type arrowStream struct {
 	budget int64
 }
 
-// openStream reads the schema from disk, of which size bytes are to be read, and takes disk over.
-func openStream(disk io.ReadCloser, size int64, unpack *zstd.Decoder) (*arrowStream, error) {
-	s := &arrowStream{disk: disk, in: bufio.NewReaderSize(disk, 1<<16), zstd: unpack, left: size}
+// Open reads the schema from disk, of which size bytes are to be read, and takes disk over, also when it fails.
+func Open(disk io.ReadCloser, size int64, unpacker *zstd.Decoder) (*Stream, error) {
+	s := &Stream{disk: disk, in: bufio.NewReaderSize(disk, 1<<16), unpacker: unpacker, left: size}
 	head, err := s.message()
 	if errors.Is(err, io.EOF) {
 		err = ErrTorn // the writer died before its first write was whole
@@ -95,16 +61,38 @@ func openStream(disk io.ReadCloser, size int64, unpack *zstd.Decoder) (*arrowStr
 		err = s.schema(head)
 	}
 	if err != nil {
-		s.close()
+		s.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *arrowStream) close() { _ = s.disk.Close() } // was only read
+// Close closes the file.
+func (s *Stream) Close() { _ = s.disk.Close() } // was only read
+
+// Left returns how many bytes of the file were not read.
+func (s *Stream) Left() int64 { return s.left }
+
+// Rows returns how many rows the batch has that Next read.
+func (s *Stream) Rows() int { return s.rows }
+
+// Metadata returns the value of that key in the schema's metadata, empty if there is none.
+func (s *Stream) Metadata(key string) string { return s.metadata[key] }
+
+// Find returns the column of that name, or nil. It is valid until the batch after. Columns are best asked for in the
+// order in which they were written, which next remembers from call to call, from zero on.
+func (s *Stream) Find(name string, next *int) *Column {
+	for i := range s.columns {
+		if c := &s.columns[(*next+i)%len(s.columns)]; c.Name == name {
+			*next += i + 1
+			return c
+		}
+	}
+	return nil
+}
 
 // fill reads len(b) bytes.
-func (s *arrowStream) fill(b []byte) error {
+func (s *Stream) fill(b []byte) error {
 	n, err := io.ReadFull(s.in, b)
 	s.left -= int64(n)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
@@ -121,7 +109,7 @@ const (
 
 // message reads the next message: its head is returned, its body lies in s.body. It returns [io.EOF] at the end of
 // the stream, marked or not.
-func (s *arrowStream) message() (fbTable, error) {
+func (s *Stream) message() (fbTable, error) {
 	var prefix [8]byte // a continuation marker and the length of the head
 	if err := s.fill(prefix[:4]); err != nil {
 		return fbTable{}, err
@@ -158,7 +146,7 @@ func (s *arrowStream) message() (fbTable, error) {
 }
 
 // whole turns the end of the file inside a message into ErrTorn.
-func (s *arrowStream) whole(err error) error {
+func (s *Stream) whole(err error) error {
 	if errors.Is(err, io.EOF) {
 		return ErrTorn
 	}
@@ -173,8 +161,8 @@ func sized(b []byte, n int) []byte {
 	return make([]byte, n)
 }
 
-// schema takes the columns and the boot from a schema message.
-func (s *arrowStream) schema(message fbTable) error {
+// schema takes the columns and the metadata from a schema message.
+func (s *Stream) schema(message fbTable) error {
 	schema, ok := message.child(2)
 	if message.byte(1) != schemaMessage || !ok {
 		return fmt.Errorf("%w: does not begin with a schema", ErrDamaged)
@@ -183,50 +171,44 @@ func (s *arrowStream) schema(message fbTable) error {
 		return fmt.Errorf("%w: not little-endian", ErrDamaged)
 	}
 	for _, f := range schema.tables(1) {
-		c := chunk{name: f.string(0), typ: typeOf(f)}
-		if c.typ == unsupportedType {
-			return fmt.Errorf("%w: column %q has %s", ErrDamaged, c.name, c.typ)
+		c := Column{Name: f.string(0), Type: typeOf(f), metadata: f.pairs(6)}
+		if c.Type == Unsupported {
+			return fmt.Errorf("%w: column %q has %s", ErrDamaged, c.Name, c.Type)
 		}
-		if names, ok := f.pairs(6)[namesKey]; ok {
-			c.codes = strings.Split(names, ",")
-		}
-		s.chunks = append(s.chunks, c)
+		s.columns = append(s.columns, c)
 	}
-	md := schema.pairs(2)
-	if md["schema"] != Schema {
-		return fmt.Errorf("%w: schema is %q, want %q", ErrDamaged, md["schema"], Schema)
-	}
-	s.boot = md["boot_id"]
+	s.metadata = schema.pairs(2)
 	return nil
 }
 
 // typeOf returns the type of a field, by the numbers of Schema.fbs of the Arrow format.
-func typeOf(f fbTable) arrayType {
+func typeOf(f fbTable) Type {
 	const (
 		integer, floatingPoint, utf8, boolean = 2, 3, 5, 6
 		double                                = 2
 	)
 	t, ok := f.child(3)
 	if _, dictionary := f.child(4); !ok || dictionary {
-		return unsupportedType
+		return Unsupported
 	}
 	switch kind := f.byte(2); {
 	case kind == integer && t.int32(0) == 64 && t.byte(1) == 1:
-		return int64Type
+		return Int64
 	case kind == integer && t.int32(0) == 8 && t.byte(1) == 0:
-		return uint8Type
+		return Uint8
 	case kind == floatingPoint && t.int16(0) == double:
-		return float64Type
+		return Float64
 	case kind == utf8:
-		return stringType
+		return String
 	case kind == boolean:
-		return boolType
+		return Bool
 	}
-	return unsupportedType
+	return Unsupported
 }
 
-// next reads the next batch into s.chunks.
-func (s *arrowStream) next() error {
+// Next reads the next batch. It returns [io.EOF] at the end of the stream, marked or not, and otherwise [ErrTorn],
+// [ErrDamaged] or what the disk said.
+func (s *Stream) Next() error {
 	message, err := s.message()
 	if err != nil {
 		return err
@@ -236,7 +218,7 @@ func (s *arrowStream) next() error {
 		return fmt.Errorf("%w: a message that is no batch", ErrDamaged)
 	}
 	rows := batch.int64(0)
-	if rows < 0 || rows > maxBatchRows {
+	if rows < 0 || rows > MaxRows {
 		return fmt.Errorf("%w: a batch of %d rows", ErrDamaged, rows)
 	}
 	s.rows = int(rows)
@@ -250,29 +232,18 @@ func (s *arrowStream) next() error {
 	nodes, n := batch.vector(1, 16)
 	buffers := &bufferList{stream: s, packed: packed}
 	buffers.at, buffers.n = batch.vector(2, 16)
-	if n != len(s.chunks) {
-		return fmt.Errorf("%w: a batch of %d columns, want %d", ErrDamaged, n, len(s.chunks))
+	if n != len(s.columns) {
+		return fmt.Errorf("%w: a batch of %d columns, want %d", ErrDamaged, n, len(s.columns))
 	}
-	for i := range s.chunks {
-		c := &s.chunks[i]
+	for i := range s.columns {
+		c := &s.columns[i]
 		length := binary.LittleEndian.Uint64(s.head[nodes+16*i:])
-		c.nulls = int(min(binary.LittleEndian.Uint64(s.head[nodes+16*i+8:]), maxBatchRows))
+		c.nulls = int(min(binary.LittleEndian.Uint64(s.head[nodes+16*i+8:]), MaxRows))
 		if length != uint64(rows) {
-			return fmt.Errorf("%w: column %s has %d rows, want %d", ErrDamaged, c.name, length, rows)
+			return fmt.Errorf("%w: column %s has %d rows, want %d", ErrDamaged, c.Name, length, rows)
 		}
 		if err := buffers.load(c, s.rows); err != nil {
-			return fmt.Errorf("%w: column %s: %w", ErrDamaged, c.name, err)
-		}
-	}
-	return nil
-}
-
-// find returns the column of that name, or nil. Columns are asked for in their order, which next remembers.
-func (s *arrowStream) find(name string, next *int) *chunk {
-	for i := range s.chunks {
-		if c := &s.chunks[(*next+i)%len(s.chunks)]; c.name == name {
-			*next += i + 1
-			return c
+			return fmt.Errorf("%w: column %s: %w", ErrDamaged, c.Name, err)
 		}
 	}
 	return nil
@@ -280,15 +251,15 @@ func (s *arrowStream) find(name string, next *int) *chunk {
 
 // bufferList hands out the buffers of a batch in their order.
 type bufferList struct {
-	stream *arrowStream
+	stream *Stream
 	packed bool
 	at, n  int // where the list lies in the head
 	i      int
 }
 
 // load gives c its buffers.
-func (l *bufferList) load(c *chunk, rows int) error {
-	c.rows, c.valid, c.offsets = rows, nil, nil
+func (l *bufferList) load(c *Column, rows int) error {
+	c.valid, c.offsets = nil, nil
 	bitmap := (rows + 7) / 8
 	valid, err := l.next(bitmap, bitmap+64)
 	if err != nil && c.nulls > 0 {
@@ -298,14 +269,14 @@ func (l *bufferList) load(c *chunk, rows int) error {
 		c.valid = valid
 	}
 	need := 0
-	switch c.typ {
-	case int64Type, float64Type:
+	switch c.Type {
+	case Int64, Float64:
 		need = 8 * rows
-	case uint8Type:
+	case Uint8:
 		need = rows
-	case boolType:
+	case Bool:
 		need = bitmap
-	case stringType:
+	case String:
 		if rows > 0 {
 			need = 4 * (rows + 1)
 		}
@@ -314,7 +285,7 @@ func (l *bufferList) load(c *chunk, rows int) error {
 		}
 		c.data, err = l.next(0, maxBodyBytes)
 		return err
-	case unsupportedType:
+	case Unsupported:
 	}
 	c.data, err = l.next(need, need+64)
 	return err
@@ -352,7 +323,7 @@ func (l *bufferList) next(need, limit int) ([]byte, error) {
 }
 
 // unpack returns the buffer at position i, which says how long it is unpacked, -1 meaning that it is not packed.
-func (s *arrowStream) unpack(i int, b []byte, limit int) ([]byte, error) {
+func (s *Stream) unpack(i int, b []byte, limit int) ([]byte, error) {
 	if len(b) < 8 {
 		return nil, errBuffer
 	}
@@ -370,7 +341,7 @@ func (s *arrowStream) unpack(i int, b []byte, limit int) ([]byte, error) {
 	if cap(s.spare[i]) < int(size) {
 		s.spare[i] = make([]byte, 1<<bits.Len(uint(size)))
 	}
-	out, err := s.zstd.DecodeAll(b[8:], s.spare[i][:0:size])
+	out, err := s.unpacker.DecodeAll(b[8:], s.spare[i][:0:size])
 	if err != nil {
 		return nil, err
 	}
@@ -380,8 +351,8 @@ func (s *arrowStream) unpack(i int, b []byte, limit int) ([]byte, error) {
 	return out, nil
 }
 
-// newUnpacker returns a decoder that never grows what it is handed.
-func newUnpacker() (*zstd.Decoder, error) {
+// NewUnpacker returns a decoder for [Open] that never grows what it is handed. Streams may share it.
+func NewUnpacker() (*zstd.Decoder, error) {
 	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderMaxMemory(maxBodyBytes))
 	if err != nil {
 		return nil, fmt.Errorf("make decompressor: %w", err)
