@@ -4,10 +4,13 @@ import (
 	"context"
 	"math"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shirou/gopsutil/v4/process"
 
 	"github.com/tpotscope/tpotscope/agent/llmsim"
 	"github.com/tpotscope/tpotscope/correlate/scenario"
@@ -147,6 +150,7 @@ func BenchmarkStreams(b *testing.B) {
 		}
 		b.Run(name, func(b *testing.B) {
 			var late []float64
+			cpu := cpuTime(b)
 			for b.Loop() {
 				reqs := steady(64, 40, 0, 100*ms, 43*ms)
 				now := clock()
@@ -170,9 +174,24 @@ func BenchmarkStreams(b *testing.B) {
 			if len(late) == 0 {
 				b.Fatal("no token came")
 			}
+			b.ReportMetric((cpuTime(b)-cpu).Seconds()*1e6/float64(len(late)), "cpu-us/token")
 			slices.Sort(late)
 			b.ReportMetric(late[len(late)/2], "p50-late-ms")
 			b.ReportMetric(late[int(math.Ceil(0.99*float64(len(late))))-1], "p99-late-ms")
 		})
 	}
+}
+
+// cpuTime returns the processor time that the process has used.
+func cpuTime(b *testing.B) time.Duration {
+	b.Helper()
+	p, err := process.NewProcess(int32(os.Getpid()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	t, err := p.Times()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration((t.User + t.System) * float64(time.Second))
 }
