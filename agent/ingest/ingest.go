@@ -7,6 +7,13 @@
 // are never guessed.
 //
 // No message can hold content, and what a message holds beyond its fields is refused. See ingestpb for the schema.
+//
+// A script reports a finished request with one call; time.monotonic_ns() of Python reads the clock that it names:
+//
+//	curl --unix-socket /run/tpotscope/agent.sock http://agent/tpotscope.ingest.v1.Ingest/Submit \
+//	  -H 'Content-Type: application/json' -d '{
+//	    "origin": {"source": "script", "clock": "CLOCK_MONOTONIC", "boot_id": "'$(cat /proc/sys/kernel/random/boot_id)'"},
+//	    "requests": [{"id": "r1", "sent_ns": 5000000000, "token_ns": [5080000000, 5092000000, 5104000000]}]}'
 package ingest
 
 import (
