@@ -1,0 +1,57 @@
+// Package report draws conclusions for people: one sentence first, then what it rests on. It concludes nothing
+// itself; every figure, and every reason for a missing one, is the report's own.
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/tpotscope/tpotscope/correlate/summary"
+)
+
+// Options say how a page looks. The zero Options make a plain page of 80 columns with times in UTC.
+type Options struct {
+	Width   int            // columns; 80 if zero, never fewer than 60
+	Color   bool           // the caller knows that a terminal reads the page
+	Verbose bool           // all of it, instead of at most 24 lines
+	Zone    *time.Location // of printed times; UTC if nil
+}
+
+// Text writes the report as a page for a terminal.
+func Text(w io.Writer, r *summary.Report, o Options) error {
+	p := newPage(o)
+	if r.Simulated {
+		p.banner("SIMULATED", "figures of a model, not of a GPU")
+	}
+	p.headline(headline(r))
+	if r.Decode.Refute != "" {
+		p.row("refuted if", must, r.Decode.Refute)
+	}
+	p.gap()
+	spanRows(p, r)
+	latencyRows(p, r)
+	p.gap()
+	decodeRows(p, r)
+	gpuRows(p, r)
+	if p.o.Verbose {
+		groupRows(p, r)
+	}
+	warningRows(p, r)
+	if _, err := io.WriteString(w, p.String()); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}
+
+// JSON writes the report in its JSON form, indented.
+func JSON(w io.Writer, r *summary.Report) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(r); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/tpotscope/tpotscope/correlate/summary"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+// said puts a label into words.
+func said(l timeline.Label) string {
+	switch l {
+	case timeline.Memory:
+		return "Decode is bound by memory bandwidth"
+	case timeline.Compute:
+		return "Decode is bound by compute"
+	case timeline.Balanced:
+		return "Decode is near both roofs at once"
+	case timeline.Mixed:
+		return "Prompts share the decode steps, and no limit dominates"
+	case timeline.Host:
+		return "Decode waits for the host"
+	case timeline.Launch:
+		return "Decode is bound by kernel launches"
+	case timeline.HostOrLaunch:
+		return "Decode waits for the host or for kernel launches"
+	case timeline.Communication:
+		return "Decode waits for other ranks"
+	case timeline.Busy:
+		return "Decode keeps the SMs busy, far from either roof"
+	case timeline.Undetermined:
+	}
+	return "What bounds decode is undetermined"
+}
+
+// headline is the answer in one sentence: what bounded decode, how sure that is, and how fast tokens came.
+func headline(r *summary.Report) string {
+	d := &r.Decode
+	var b strings.Builder
+	b.WriteString(said(d.Bound))
+	if d.Bound == timeline.Undetermined {
+		fmt.Fprintf(&b, " (%s)", d.Reason)
+	} else {
+		fmt.Fprintf(&b, " (%s, %s confidence)", d.Bound, d.Confidence)
+	}
+	b.WriteString(": ")
+	b.WriteString(pace(r))
+	b.WriteByte('.')
+	return b.String()
+}
+
+// pace says how fast tokens came, by clients or else by the engine.
+func pace(r *summary.Report) string {
+	t := &r.TPOT
+	if !t.OK() {
+		if e := r.EngineTPOT; e.OK() {
+			return "mean TPOT " + latency(e.Value) + " by the engine's own account"
+		}
+		return "TPOT is unknown (" + t.Absent + ")"
+	}
+	parts := []string{}
+	missing := []string{}
+	for _, q := range []struct {
+		name string
+		m    timeline.Measure
+	}{{"p50", t.P50}, {"p90", t.P90}, {"p99", t.P99}} {
+		if q.m.OK() {
+			parts = append(parts, q.name+nbsp+latency(q.m.Value))
+		} else {
+			missing = append(missing, q.name)
+		}
+	}
+	if len(parts) == 0 {
+		parts = append(parts, "mean"+nbsp+latency(t.Mean.Value))
+	}
+	s := "TPOT " + strings.Join(parts, ", ") + " over " + plural(t.N, "request")
+	if len(missing) > 0 {
+		s += ", too few for " + strings.Join(missing, " and ")
+	}
+	return s
+}
+
+// spanRows say what the report is about.
+func spanRows(p *page, r *summary.Report) {
+	when := seconds(r.Span.Seconds)
+	if !r.Span.Start.IsZero() {
+		from, to := r.Span.Start.In(p.o.Zone), r.Span.End.In(p.o.Zone)
+		layout := "2006-01-02 15:04:05 MST"
+		if from.Format("2006-01-02") == to.Format("2006-01-02") {
+			layout = "15:04:05 MST"
+		}
+		when = from.Format("2006-01-02 15:04:05") + " to " + to.Format(layout) + ", " + when
+	} else if r.Span.Seconds > 0 {
+		when += ", at no known time of day"
+	}
+	if len(r.Targets) > 0 {
+		when += ", " + strings.Join(r.Targets, ", ")
+	}
+	p.row("span", must, when)
+	p.row("evidence", must, fmt.Sprintf("%s, %s; %s", r.Evidence, sources(r.Evidence), coverage(r)))
+	q := &r.Requests
+	if q.Total > 0 || r.Evidence > timeline.L0 {
+		p.row("requests", must, ends(q))
+	}
+	if p.o.Verbose && q.Total > 0 {
+		p.row("warm-up", wanted, q.WarmupRule)
+	}
+	if q.Total > 0 || r.Tokens.Output.OK() {
+		p.row("tokens", useful, tokens(&r.Tokens))
+	}
+}
+
+// ends says how the requests ended.
+func ends(q *summary.Requests) string {
+	parts := []string{count(float64(q.OK)) + " ok"}
+	for _, c := range []struct {
+		n    int
+		name string
+	}{{q.Failed, "failed"}, {q.Truncated, "truncated"}, {q.Cancelled, "cancelled"}, {q.Unfinished, "unfinished"}} {
+		if c.n > 0 {
+			parts = append(parts, count(float64(c.n))+" "+c.name)
+		}
+	}
+	s := count(float64(q.Total)) + ": " + strings.Join(parts, ", ")
+	if q.PrefillOnly > 0 {
+		s += fmt.Sprintf("; %s asked for one token", count(float64(q.PrefillOnly)))
+	}
+	if q.Warmup > 0 {
+		s += fmt.Sprintf("; %s left out as warm-up", count(float64(q.Warmup)))
+	}
+	return s
+}
+
+// coverage says how much of the traffic the probe saw.
+func coverage(r *summary.Report) string {
+	if c := r.TrafficCoverage; c.OK() {
+		return percent(c.Value) + " of the output tokens seen"
+	} else if r.Requests.Total == 0 {
+		return c.Why
+	}
+	return "traffic coverage " + absent(r.TrafficCoverage.Why)
+}
+
+// sources says what a level rests on.
+func sources(l timeline.EvidenceLevel) string {
+	switch l {
+	case timeline.L0:
+		return "the engine's own metrics"
+	case timeline.L1:
+		return "the engine's spans"
+	case timeline.L2:
+		return "a passive capture"
+	case timeline.L3:
+	}
+	return "token times at the client"
+}
+
+func tokens(t *summary.Tokens) string {
+	one := func(m timeline.Measure, what string) string {
+		if !m.OK() {
+			return what + " " + absent(m.Why)
+		}
+		return count(m.Value) + " " + what
+	}
+	s := one(t.Output, "out")
+	if t.PerSecond.OK() {
+		s += ", " + count(t.PerSecond.Value) + " a second"
+	}
+	if t.Source != "" && t.Output.OK() {
+		s += " by the " + t.Source
+	}
+	return s + "; " + one(t.Prompt, "in prompts")
+}
