@@ -126,9 +126,9 @@ func withheld(coverage timeline.Measure) string {
 func refute(v *verdict.Verdict) string {
 	switch v.Label {
 	case timeline.Memory:
-		return "a minute of decode at this TPOT reads DRAM below 60 % of achievable"
+		return "a minute at this TPOT reads DRAM below 60 % of achievable"
 	case timeline.Compute:
-		return "a minute of decode at this TPOT reads tensor cores below 60 % of achievable"
+		return "a minute at this TPOT reads tensor cores below 60 % of achievable"
 	case timeline.Balanced:
 		return "one of the two roofs reads below 60 % of achievable at this TPOT"
 	case timeline.Mixed:

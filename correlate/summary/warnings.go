@@ -25,7 +25,7 @@ func (b *Builder) warnings(r *Report, p *pool) []string {
 		case c.Value > 1.05:
 			say("the probe counted %.0f %% of the engine's output tokens: counts or targets do not match", 100*c.Value)
 		}
-	} else if c.Why != noProbe {
+	} else if c.Why != noProbe && (p.counts.Total > 0 || b.cells.count > 0) {
 		say("traffic coverage is unknown: %s", c.Why)
 	}
 	b.decodeWarnings(r, say)
