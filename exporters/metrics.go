@@ -287,7 +287,7 @@ var catalogue = [NumMetrics]Metric{
 		Help: "Time from a byte's arrival at the host to its leaving the proxy.",
 	},
 	SelfAgentCPU: {
-		Name: "tpotscope.agent.cpu", Prom: "tpotscope_agent_cpu_cores", Unit: "{core}", Kind: Gauge, Scope: OfAgent, Profile: Standard,
+		Name: "tpotscope.agent.cpu_cores", Prom: "tpotscope_agent_cpu_cores", Unit: "{core}", Kind: Gauge, Scope: OfAgent, Profile: Standard,
 		Help: "Cores used by the agent and its helper.",
 	},
 	SelfAgentRSS: {

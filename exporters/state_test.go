@@ -212,8 +212,8 @@ func TestReadingsOfTheAgentMustBeInTheCatalogue(t *testing.T) {
 	err := s.Consume(&exporters.Batch{Self: []exporters.Self{
 		{Name: "tpotscope.ring.drops", Labels: []string{"tokens"}, Value: 3},
 		{Name: "tpotscope.ring.drops", Labels: []string{"tokens"}, Value: 4},
-		{Name: "tpotscope.agent.cpu", Value: 0.04},
-		{Name: "tpotscope.agent.cpu", Labels: []string{"x"}, Value: 1},
+		{Name: "tpotscope.agent.cpu_cores", Value: 0.04},
+		{Name: "tpotscope.agent.cpu_cores", Labels: []string{"x"}, Value: 1},
 		{Name: "tpotscope.batch", Labels: []string{"llama"}, Value: 1},
 		{Name: "tpotscope.nonsense", Value: 1},
 	}})

@@ -3,7 +3,7 @@
 // never waits for the network: what waits are the drains, which the agent runs.
 //
 // Series carry exact times: each cell gives one point at its own end, by default every second, sent in batches of ten
-// seconds. Histograms give one point a batch. A series never has two points in one millisecond, which backends that
+// seconds. What requests feed (histograms, counts of requests) gives one point a batch. A series never has two points in one millisecond, which backends that
 // store milliseconds would refuse along with everything else in the request.
 package otlp
 

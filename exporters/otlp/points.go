@@ -99,7 +99,7 @@ func targetOf(name string) string {
 	return name
 }
 
-// addRest adds what has one point a batch: histograms, info series, and the agent's own readings.
+// addRest adds what has one point a batch: what requests feed, info series, and the agent's own readings.
 func (p *pending) addRest(s *exporters.State, newest timeline.Instant) {
 	if newest == 0 {
 		return
@@ -118,15 +118,18 @@ func (p *pending) addRest(s *exporters.State, newest timeline.Instant) {
 		switch {
 		case m.Kind == exporters.Histogram:
 			p.addBuckets(key, &x, at, s.Anchor())
-		case m.Kind == exporters.Info || m.Scope == exporters.OfAgent:
+		case m.Kind == exporters.Info || m.Scope == exporters.OfAgent || ofRequests(x.ID):
 			p.put(key, &x, at)
 		}
 	}
 }
 
-// addNumber adds a point of a counter or a gauge.
+// ofRequests reports whether requests feed the counter, which end when they end and not when a cell does.
+func ofRequests(id exporters.ID) bool { return id == exporters.Requests || id == exporters.StallTime }
+
+// addNumber adds a point of a counter or a gauge that cells feed.
 func (p *pending) addNumber(key string, x *exporters.Series, at time.Time) {
-	if k := exporters.Lookup(x.ID).Kind; k == exporters.Counter || k == exporters.Gauge {
+	if k := exporters.Lookup(x.ID).Kind; !ofRequests(x.ID) && (k == exporters.Counter || k == exporters.Gauge) {
 		p.put(key, x, at)
 	}
 }
