@@ -3,6 +3,7 @@ package scrape
 import (
 	"errors"
 	"math"
+	"net/http"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
@@ -20,12 +21,21 @@ type health struct {
 	known bool // the state below is not the zero state
 	up    bool
 	fails int
+	mute  string                // why it answers without telling metrics
 	last  timeline.EngineSample // newest answer
 	seen  bool                  // last holds an answer
 }
 
 // failed notes a scrape without an answer.
 func (h *health) failed(at timeline.Instant, target string, why error) []timeline.Event {
+	if answers(why) {
+		h.fails = 0
+		if h.mute == why.Error() {
+			return nil
+		}
+		h.mute = why.Error()
+		return []timeline.Event{{At: at, Kind: timeline.EventCapability, GPU: timeline.NoGPU, Target: target, Detail: "engine metrics: " + h.mute}}
+	}
 	h.fails++
 	if h.known && !h.up {
 		return nil
@@ -33,8 +43,17 @@ func (h *health) failed(at timeline.Instant, target string, why error) []timelin
 	if !errors.Is(why, errRefused) && h.fails < slowIsDown {
 		return nil
 	}
-	h.known, h.up = true, false
+	h.known, h.up, h.mute = true, false, ""
 	return []timeline.Event{{At: at, Kind: timeline.EventEngineDown, GPU: timeline.NoGPU, Target: target, Detail: why.Error()}}
+}
+
+// answers reports whether a failed scrape shows that something is there, and only tells no metrics: llama.cpp answers
+// 501 without --metrics, others 404, or 401 to those without a key.
+func answers(why error) bool {
+	if status, ok := errors.AsType[statusError](why); ok {
+		return status < http.StatusInternalServerError || status == http.StatusNotImplemented
+	}
+	return errors.Is(why, errUnknown) || errors.Is(why, errUnreadable) || errors.Is(why, errTooLarge)
 }
 
 // answered notes a scrape with an answer.
@@ -46,7 +65,10 @@ func (h *health) answered(at timeline.Instant, s *timeline.EngineSample) []timel
 	if why := h.restarted(s); why != "" {
 		events = append(events, timeline.Event{At: at, Kind: timeline.EventEngineRestart, GPU: timeline.NoGPU, Target: s.Target, Detail: why})
 	}
-	h.known, h.up, h.fails = true, true, 0
+	if h.mute != "" && h.known {
+		events = append(events, timeline.Event{At: at, Kind: timeline.EventCapability, GPU: timeline.NoGPU, Target: s.Target, Detail: "engine metrics: ok"})
+	}
+	h.known, h.up, h.fails, h.mute = true, true, 0, ""
 	h.last, h.seen = *s, true
 	return events
 }

@@ -49,7 +49,7 @@ func (c Config) Validate() error {
 
 // Identity is what an engine tells of itself that does not change while it runs. What it does not tell is zero.
 type Identity struct {
-	Engine      string  // "vllm", "sglang" or "llama.cpp"
+	Engine      string  // "vllm", "sglang" or "llama.cpp"; empty if it tells no metrics to know it by
 	Model       string  // the name requests use
 	Root        string  // the repository or file that was loaded, where told
 	DType       string  // of the weights, in the engine's own word
@@ -130,6 +130,9 @@ func (s *Scraper) Once(ctx context.Context) error {
 	at := s.now()
 	if err != nil {
 		s.emit(s.health.failed(at, s.cfg.Target, err))
+		if answers(err) {
+			s.identify(ctx, at, Identity{})
+		}
 		return err
 	}
 	events := s.health.answered(at, sample)
@@ -145,11 +148,17 @@ func (s *Scraper) Once(ctx context.Context) error {
 	if s.sink.Sample != nil {
 		s.sink.Sample(sample)
 	}
-	if !s.asked && (s.askedAt.IsZero() || at.Sub(s.askedAt) >= identityRetry) {
-		s.askedAt = at
-		s.askIdentity(ctx, id)
-	}
+	s.identify(ctx, at, id)
 	return nil
+}
+
+// identify asks the engine who it is if it has not told since it started. id holds what its metrics told.
+func (s *Scraper) identify(ctx context.Context, at timeline.Instant, id Identity) {
+	if s.asked || !s.askedAt.IsZero() && at.Sub(s.askedAt) < identityRetry {
+		return
+	}
+	s.askedAt = at
+	s.askIdentity(ctx, id)
 }
 
 func (s *Scraper) emit(events []timeline.Event) {

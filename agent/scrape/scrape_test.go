@@ -179,15 +179,9 @@ func TestAFailingEngineIsDownAfterThreeScrapes(t *testing.T) {
 			http.Error(w, "secret prompt", http.StatusInternalServerError)
 		case "slow":
 			<-r.Context().Done()
-		case "redirect":
-			http.Redirect(w, r, "/elsewhere", http.StatusFound)
-		case "large":
-			for range 5 << 10 {
-				say(w, "# %1022s\n", "")
-			}
 		}
 	})
-	for m, detail := range map[string]string{"500": "status 500", "slow": "no answer in time", "redirect": "status 302", "large": "answer too large"} {
+	for m, detail := range map[string]string{"500": "status 500", "slow": "no answer in time"} {
 		t.Run(m, func(t *testing.T) {
 			timeout := 2 * time.Second
 			if m == "slow" {
@@ -219,6 +213,65 @@ func TestAFailingEngineIsDownAfterThreeScrapes(t *testing.T) {
 				t.Errorf("got %d samples, want 2", len(rec.samples))
 			}
 		})
+	}
+}
+
+func TestAnEngineThatTellsNoMetricsIsNotDown(t *testing.T) {
+	for detail, answer := range map[string]http.HandlerFunc{
+		"status 302": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) },
+		"status 501": func(w http.ResponseWriter, r *http.Request) { http.Error(w, "off", http.StatusNotImplemented) },
+		"answer too large": func(w http.ResponseWriter, _ *http.Request) {
+			for range 5 << 10 {
+				say(w, "# %1022s\n", "")
+			}
+		},
+		"metrics of no known engine": func(w http.ResponseWriter, _ *http.Request) { say(w, "up 1\n") },
+	} {
+		srv := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/metrics":
+				answer(w, r)
+			case "/v1/models":
+				say(w, `{"data":[{"id":"sim"}]}`)
+			default:
+				t.Errorf("asked for %s", r.URL.Path)
+			}
+		})
+		var rec recorder
+		s := newScraper(t, srv.URL, 2*time.Second, &rec)
+		for range 5 {
+			if err := s.Once(t.Context()); err == nil || err.Error() != detail {
+				t.Errorf("%v, want %s", err, detail)
+			}
+		}
+		if diff := cmp.Diff([]string{"capability engine metrics: " + detail}, rec.events); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]scrape.Identity{{Model: "sim"}}, rec.ids); diff != "" {
+			t.Errorf("identities (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestMetricsThatComeBackAreSaid(t *testing.T) {
+	var off atomic.Bool
+	srv := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		if off.Load() {
+			http.Error(w, "off", http.StatusNotFound)
+			return
+		}
+		say(w, "vllm:num_requests_running 1\n")
+	})
+	var rec recorder
+	s := newScraper(t, srv.URL, time.Second, &rec)
+	for _, mute := range []bool{false, true, true, false, false} {
+		off.Store(mute)
+		if err := s.Once(t.Context()); (err != nil) != mute {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"engine_up", "capability engine metrics: status 404", "capability engine metrics: ok"}, rec.events); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
 
