@@ -98,7 +98,7 @@ func TestVerifyTellsHowFilesEnd(t *testing.T) {
 	fill(func(at timeline.Instant) { w.AddToken(timeline.TokenEvent{Ref: 1, At: at}) })
 	fill(func(at timeline.Instant) { w.AddRequest(&timeline.Request{Ref: 1, Done: at}) })
 	fill(func(at timeline.Instant) { w.AddOpen(&timeline.Request{Ref: 1, Sent: at}) })
-	fill(func(at timeline.Instant) { w.AddAnchor(timeline.Anchor{Mono: at}) })
+	fill(func(at timeline.Instant) { w.AddEngine(&timeline.EngineSample{Over: timeline.Span{End: at}}) })
 	must(t, w.Close())
 	edit := func(name string, change func([]byte) []byte) {
 		path := filepath.Join(dir, name)
@@ -108,11 +108,11 @@ func TestVerifyTellsHowFilesEnd(t *testing.T) {
 	}
 	edit("requests-000001.arrows", func(b []byte) []byte { return b[:len(b)-8] })
 	edit("opens-000001.arrows", func(b []byte) []byte { return b[:len(b)-20] })
-	edit("anchors-000001.arrows", func(b []byte) []byte { copy(b[len(b)-300:], make([]byte, 200)); return b })
+	edit("engine-000001.arrows", func(b []byte) []byte { copy(b[len(b)-300:], make([]byte, 200)); return b })
 
 	want := map[string]record.Condition{
 		"tokens-000001.arrows": record.Complete, "requests-000001.arrows": record.Unended,
-		"opens-000001.arrows": record.Torn, "anchors-000001.arrows": record.Damaged,
+		"opens-000001.arrows": record.Torn, "engine-000001.arrows": record.Damaged,
 	}
 	for _, c := range openReader(t, dir).Verify() {
 		if c.Condition != want[c.File] {

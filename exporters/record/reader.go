@@ -137,6 +137,29 @@ func (r *Reader) Boots() []string {
 	return boots
 }
 
+// Extent returns the earliest and the latest instant of the measured rows of one boot, and whether there are any. It
+// reads little: of each kind the first batch and the last file.
+func (r *Reader) Extent(boot string) (first, last timeline.Instant, ok bool) {
+	var span timeline.Span
+	for _, k := range Kinds() {
+		files := r.of(k, boot, false)
+		if k == Cells || len(files) == 0 {
+			continue
+		}
+		head, tail := r.check(files[0], 1), r.check(files[len(files)-1], -1)
+		for _, c := range []FileCheck{head, tail} {
+			if c.Rows == 0 {
+				continue
+			}
+			if !ok {
+				span, ok = timeline.Span{Start: c.First, End: c.Last}, true
+			}
+			span.Start, span.End = min(span.Start, c.First), max(span.End, c.Last)
+		}
+	}
+	return span.Start, span.End, ok
+}
+
 func (r *Reader) path(f file) string { return filepath.Join(r.dir, fileName(f.kind, f.number)) }
 
 // of returns the files of kind k, in order, of one boot or, without one, of all.

@@ -230,6 +230,36 @@ func TestARestartBeginsASegmentAndMapsItsGPUs(t *testing.T) {
 	}
 }
 
+func TestOpenMakesARecordingWhereThereIsNone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	for range 2 {
+		w, err := record.Open(dir, meta(), record.Options{})
+		must(t, err)
+		w.AddToken(timeline.TokenEvent{Ref: 1, At: sec})
+		must(t, w.Close())
+	}
+	if n := len(all(t, openReader(t, dir).Tokens())); n != 2 {
+		t.Errorf("%d tokens, want one of each process", n)
+	}
+}
+
+func TestExtentIsThatOfTheMeasuredRows(t *testing.T) {
+	w, dir := create(t, record.Options{SegmentAge: 10 * time.Second, BatchRows: 3})
+	if _, _, ok := openReader(t, dir).Extent("boot-1"); ok {
+		t.Error("Extent() of an empty recording")
+	}
+	for i := range timeline.Instant(40) {
+		w.AddToken(timeline.TokenEvent{Ref: 1, At: (i + 7) * sec})
+		w.AddAnchor(timeline.Anchor{Mono: (i + 6) * sec})
+		must(t, w.Flush())
+	}
+	must(t, w.Close())
+	first, last, ok := openReader(t, dir).Extent("boot-1")
+	if !ok || first != 6*sec || last != 46*sec {
+		t.Errorf("Extent() = %d, %d, %v, want 6 s and 46 s", first/sec, last/sec, ok)
+	}
+}
+
 func TestCreateRefusesARecording(t *testing.T) {
 	_, dir := create(t, record.Options{})
 	if _, err := record.Create(dir, meta(), record.Options{}); !errors.Is(err, os.ErrExist) {

@@ -125,7 +125,14 @@ func begin[T any](w *Writer, t *table[T]) (*segment, error) {
 		return nil, fmt.Errorf("begin segment: %w", err)
 	}
 	seg := &segment{file: file{kind: t.kind, number: w.number}, disk: disk}
-	seg.ipc = ipc.NewWriter(&seg.buf, ipc.WithSchema(t.schema(w.meta.BootID)), ipc.WithZstd())
+	opts := []ipc.Option{ipc.WithSchema(t.schema(w.meta.BootID))}
+	switch t.kind {
+	case Anchors, Events, Host:
+		// A row or two a second: packed they would be bigger, and a compressor takes 2 MB.
+	default:
+		opts = append(opts, ipc.WithZstd())
+	}
+	seg.ipc = ipc.NewWriter(&seg.buf, opts...)
 	w.begun++
 	return seg, nil
 }

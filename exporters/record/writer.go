@@ -116,24 +116,25 @@ func Create(dir string, m Meta, o Options) (*Writer, error) {
 	return open(dir, m, o)
 }
 
-// Open continues the recording in dir with its next segment, for the process and boot that m describes. Meta keeps
-// what it held: its creation, and GPUs and targets that m does not name.
+// Open continues the recording in dir with its next segment, for the process and boot that m describes, and makes one
+// if there is none. Meta keeps what it held: its creation, and GPUs and targets that m does not name.
 func Open(dir string, m Meta, o Options) (*Writer, error) {
 	old, err := readMeta(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return Create(dir, m, o)
+	}
 	if err != nil {
 		return nil, err
 	}
-	m.Created = old.Created
-	old.GPUs = mergeGPUs(old.GPUs, m.GPUs)
-	old.Targets = mergeTargets(old.Targets, m.Targets)
-	w := m
-	w.GPUs, w.Targets = old.GPUs, old.Targets
-	writer, err := open(dir, w, o)
+	all := m
+	all.Created = old.Created
+	all.GPUs, all.Targets = mergeGPUs(old.GPUs, m.GPUs), mergeTargets(old.Targets, m.Targets)
+	w, err := open(dir, all, o)
 	if err != nil {
 		return nil, err
 	}
-	writer.gpus.gpus = slices.Clone(m.GPUs)
-	return writer, nil
+	w.gpus.gpus = slices.Clone(m.GPUs)
+	return w, nil
 }
 
 func open(dir string, m Meta, o Options) (*Writer, error) {
@@ -191,7 +192,11 @@ func mergeTargets(old, add []timeline.Target) []timeline.Target {
 // SetGPUs hands over the list of GPUs that later samples, events and cells refer to by position.
 func (w *Writer) SetGPUs(gpus []timeline.GPU) error {
 	w.gpus.gpus = slices.Clone(gpus)
-	w.meta.GPUs = mergeGPUs(w.meta.GPUs, gpus)
+	all := mergeGPUs(w.meta.GPUs, gpus)
+	if slices.Equal(all, w.meta.GPUs) {
+		return nil
+	}
+	w.meta.GPUs = all
 	return writeMeta(w.dir, &w.meta)
 }
 
