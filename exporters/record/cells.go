@@ -8,7 +8,6 @@ import (
 
 	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
-	"github.com/tpotscope/tpotscope/correlate/verdict"
 )
 
 // cellRow is a row of the cells file: a cell of a target, or the part that one GPU has in the cell before it. A GPU's
@@ -170,21 +169,20 @@ func counterColumns() []column[cellRow] {
 
 func verdictColumns() []column[cellRow] {
 	type row = cellRow
-	said := func(r *row) *verdict.Verdict { return &r.Verdict }
 	return []column[row]{
 		boolColumn("decode", func(r *row) *bool { return &r.Decode }),
-		stringColumn("label", func(r *row) *timeline.Label { return &said(r).Label }),
-		stringColumn("reason", func(r *row) *string { return &said(r).Reason }),
-		namedColumn("confidence", func(r *row) *timeline.Confidence { return &said(r).Confidence }),
-		targetFloat("share_memory", func(r *row) *float64 { return &said(r).Shares.Memory }),
-		targetFloat("share_compute", func(r *row) *float64 { return &said(r).Shares.Compute }),
-		targetFloat("share_launch", func(r *row) *float64 { return &said(r).Shares.Launch }),
-		targetFloat("share_host", func(r *row) *float64 { return &said(r).Shares.Host }),
-		targetFloat("share_other", func(r *row) *float64 { return &said(r).Shares.Other }),
-		targetFloat("roof_low", func(r *row) *float64 { return &said(r).Roof.Low }),
-		targetFloat("roof_high", func(r *row) *float64 { return &said(r).Roof.High }),
-		listColumn("overlays", func(r *row) *[]timeline.Overlay { return &said(r).Overlays }),
-		listColumn("caps", func(r *row) *[]string { return &said(r).Caps }),
+		stringColumn("label", func(r *row) *timeline.Label { return &r.Verdict.Label }),
+		stringColumn("reason", func(r *row) *string { return &r.Verdict.Reason }),
+		namedColumn("confidence", func(r *row) *timeline.Confidence { return &r.Verdict.Confidence }),
+		targetFloat("share_memory", func(r *row) *float64 { return &r.Verdict.Shares.Memory }),
+		targetFloat("share_compute", func(r *row) *float64 { return &r.Verdict.Shares.Compute }),
+		targetFloat("share_launch", func(r *row) *float64 { return &r.Verdict.Shares.Launch }),
+		targetFloat("share_host", func(r *row) *float64 { return &r.Verdict.Shares.Host }),
+		targetFloat("share_other", func(r *row) *float64 { return &r.Verdict.Shares.Other }),
+		targetFloat("roof_low", func(r *row) *float64 { return &r.Verdict.Roof.Low }),
+		targetFloat("roof_high", func(r *row) *float64 { return &r.Verdict.Roof.High }),
+		listColumn("overlays", func(r *row) *[]timeline.Overlay { return &r.Verdict.Overlays }),
+		listColumn("caps", func(r *row) *[]string { return &r.Verdict.Caps }),
 		namedColumn("evidence", func(r *row) *timeline.EvidenceLevel { return &r.Level }),
 	}
 }
