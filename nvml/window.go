@@ -67,7 +67,12 @@ func (s *Sampler) readWindow(sink timeline.GPUSink) {
 		return
 	}
 	over, slack := timeline.Span{Start: w.mid, End: mid}, int64(max(bracket, w.bracket))/2
-	s.compare(sink, w.slot, slot, over, slack)
+	if used := s.compare(sink, w.slot, slot, over, slack); !used && s.lost == nil {
+		if width+w.period <= MaxWindow {
+			return // the counters were not refreshed in between: the next window spans both
+		}
+		s.openGap(sink, after, "no counter of the window could be used")
+	}
 	w.slot, w.mid, w.bracket = slot, mid, bracket
 }
 
@@ -83,26 +88,26 @@ func (s *Sampler) baseline(sink timeline.GPUSink, slot int, mid timeline.Instant
 	w.slot, w.mid, w.bracket = slot, mid, bracket
 }
 
-// compare reads the averages between two snapshots, checks them, and hands on what is left.
-func (s *Sampler) compare(sink timeline.GPUSink, older, newer int, over timeline.Span, slack int64) {
+// compare reads the averages between two snapshots, checks them, and hands on what is left. It reports whether the
+// window was of any use.
+func (s *Sampler) compare(sink timeline.GPUSink, older, newer int, over timeline.Span, slack int64) bool {
 	s.reading.Reset()
 	s.enter(s.now())
 	s.device.Between(older, newer, &s.reading)
 	end := s.leave(CallBetween, s.firstError(timeline.GPM))
 	if s.lost != nil {
-		return
+		return false
 	}
 	s.checkFractions()
 	s.noteOutcomes(sink, CallBetween, CallBetween)
 	if s.reading.Has == 0 {
-		s.openGap(sink, end, "no counter of the window could be used")
-		return
+		return false
 	}
 	if s.trust.contradicted(&s.reading) {
 		s.drop(DropContradicted)
 		s.setStates(sink, s.reading.Has, timeline.StateUntrusted, "all windows read zero while the duty cycle says busy")
 		s.openGap(sink, end, "windows contradict the duty cycle")
-		return
+		return true
 	}
 	s.gap = false
 	s.setStates(sink, s.reading.Has, timeline.StateOK, "")
@@ -110,6 +115,7 @@ func (s *Sampler) compare(sink timeline.GPUSink, older, newer int, over timeline
 	s.stats.Windows++
 	s.mu.Unlock()
 	s.emit(sink, over, slack)
+	return true
 }
 
 // checkFractions drops what is no fraction and clamps what is one but for rounding.

@@ -33,6 +33,9 @@ type stateKey struct {
 	call string
 }
 
+// maxGPUs is the most GPUs that a helper may list: four times what a server of this time holds.
+const maxGPUs = 64
+
 // errRefused wraps the helper's own word that there is nothing to read.
 var errRefused = errors.New("helper has nothing to read")
 
@@ -85,6 +88,9 @@ func (in *inbox) take(k kind, payload []byte, pid int) error {
 		gpus, err := decodeJSON[[]timeline.GPU](payload)
 		if err != nil {
 			return err
+		}
+		if len(gpus) > maxGPUs {
+			return fmt.Errorf("list of %d gpus: %w", len(gpus), errFrame)
 		}
 		in.takeGPUs(gpus, pid)
 	case kindSample:

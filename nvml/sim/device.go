@@ -24,29 +24,40 @@ var _ nvml.Library = (*Library)(nil)
 
 // NewLibrary returns a driver whose GPUs do what w says, from the present instant on.
 func NewLibrary(w World, opts Options, now func() timeline.Instant) *Library {
-	return &Library{meter: meter{w, opts.withDefaults()}, now: now, start: now(), faults: map[[2]int]Fault{}}
+	return &Library{meter: newMeter(w, opts), now: now, start: now(), faults: map[[2]int]Fault{}}
 }
 
-// SetFault makes a call fail from here on, or succeed again if f has no code. A delay is not played: nothing in this
-// process waits; the C library plays it.
+// SetFault makes a call fail or wait from here on, or succeed at once if f has neither code nor delay.
 func (l *Library) SetFault(f Fault) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.faults[[2]int{f.GPU, f.Call}] = f
 }
 
-// fault returns the error that a call has to end with.
+// maxDelay bounds the delays that are played in this process, where nothing can be ended from outside.
+const maxDelay = 3 * time.Second
+
+// codes are the errors that stand for NVML's codes.
+var codes = map[int]error{
+	codeNotSupported: nvml.ErrNotSupported, codeNoPermission: nvml.ErrNoPermission, codeTimeout: nvml.ErrTimeout, codeLost: nvml.ErrGPULost,
+}
+
+// fault plays the delay of a call, and returns the error that it has to end with.
 func (l *Library) fault(gpu int, call nvml.Call) error {
 	l.mu.Lock()
-	f := l.faults[[2]int{gpu, int(call)}]
+	f, set := l.faults[[2]int{gpu, int(call)}]
 	l.mu.Unlock()
-	sentinel, known := map[int]error{
-		3: nvml.ErrNotSupported, 4: nvml.ErrNoPermission, 10: nvml.ErrTimeout, 15: nvml.ErrGPULost,
-	}[f.Code]
-	switch {
-	case f.Code == 0:
+	if !set {
+		f = l.meter.fault(gpu, call, l.now().Sub(l.start))
+	}
+	if f.Delay > 0 {
+		time.Sleep(min(f.Delay, maxDelay))
+	}
+	if f.Code == 0 {
 		return nil
-	case !known:
+	}
+	sentinel, known := codes[f.Code]
+	if !known {
 		sentinel = nvml.ErrDriver
 	}
 	return fmt.Errorf("%s: simulated code %d: %w", call, f.Code, sentinel)
@@ -54,6 +65,9 @@ func (l *Library) fault(gpu int, call nvml.Call) error {
 
 // Devices lists the GPUs of the world.
 func (l *Library) Devices() ([]nvml.Device, error) {
+	if l.meter.err != nil {
+		return nil, l.meter.err
+	}
 	gpus := l.meter.world.GPUs()
 	devices := make([]nvml.Device, len(gpus))
 	for i, g := range gpus {
@@ -137,5 +151,8 @@ func (d *device) Between(older, newer int, r *nvml.Reading) {
 			continue
 		}
 		r.Put(c, (b.integral[i]-a.integral[i])/passed)
+	}
+	if missing := d.lib.meter.unsupported(d.gpu, d.elapsed()); missing != 0 {
+		r.FailAll(missing, nvml.ErrNotSupported)
 	}
 }

@@ -28,8 +28,16 @@ type snapshot struct {
 // meter turns a world into what a driver shows at a moment: values that were refreshed a while ago. It has no state:
 // the same moment shows the same values to whoever asks.
 type meter struct {
-	world World
-	opts  Options
+	world  World
+	opts   Options
+	faults []instrument
+	err    error // the world asks for faults that make no sense
+}
+
+func newMeter(w World, opts Options) meter {
+	m := meter{world: w, opts: opts.withDefaults()}
+	m.faults, m.err = instrumentOf(w)
+	return m
 }
 
 // worldTime places a time since the start in the world, and says how many times the world was played before.
@@ -45,12 +53,12 @@ func (m *meter) worldTime(t time.Duration) (time.Duration, float64) {
 	return w % d, float64(w / d)
 }
 
-// integral returns what c has added up to by t, in seconds of the clock.
+// integral returns what c has added up to by t, in seconds of the clock, as the instrument shows it.
 func (m *meter) integral(gpu int, c timeline.Counter, t time.Duration) float64 {
 	w, rounds := m.worldTime(t)
-	v := m.world.Integral(gpu, c, w)
+	v := m.shown(gpu, c, w)
 	if rounds > 0 {
-		v += rounds * m.world.Integral(gpu, c, m.world.Duration())
+		v += rounds * m.shown(gpu, c, m.world.Duration())
 	}
 	return v / m.opts.Speed
 }
@@ -70,8 +78,8 @@ func (m *meter) refreshed(gpu int, t time.Duration) time.Duration {
 // refresh returns the time of the n-th refresh, with its own lateness.
 func (m *meter) refresh(gpu int, n int64, phase time.Duration) time.Duration {
 	at := time.Duration(n-1)*m.opts.Refresh + phase
-	if m.opts.Jitter > 0 {
-		at += time.Duration(mix(uint64(gpu)<<32^uint64(n)) % uint64(m.opts.Jitter))
+	if jitter := max(m.opts.Jitter, m.jitter(gpu, at)); jitter > 0 {
+		at += time.Duration(mix(uint64(gpu)<<32^uint64(n)) % uint64(jitter))
 	}
 	return at
 }

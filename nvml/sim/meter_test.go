@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestRefreshKeepsItsCadence(t *testing.T) {
 	for _, jitter := range []time.Duration{0, 30 * time.Millisecond} {
-		m := meter{Waves{Count: 8}, Options{Jitter: jitter}.withDefaults()}
+		m := newMeter(Waves{Count: 8}, Options{Jitter: jitter})
 		for gpu := range 8 {
 			seen := map[time.Duration]bool{}
 			for at := time.Duration(0); at < 10*time.Second; at += time.Millisecond {
@@ -39,7 +39,7 @@ func TestRefreshKeepsItsCadence(t *testing.T) {
 func TestSnapshotsAddUpToTheWorld(t *testing.T) {
 	for _, o := range []Options{{}, {Jitter: 40 * time.Millisecond}, {Lag: 80 * time.Millisecond}, {Speed: 3}, {Loop: true, Speed: 2}} {
 		w := Waves{Count: 2, For: 8 * time.Second}
-		m := meter{w, o.withDefaults()}
+		m := newMeter(w, o)
 		for i, c := range activity {
 			sum := 0.0
 			last := m.snapshot(1, 0)
@@ -58,12 +58,12 @@ func TestSnapshotsAddUpToTheWorld(t *testing.T) {
 
 func TestLoopedWorldGoesOn(t *testing.T) {
 	w := Waves{Count: 1, For: 2 * time.Second}
-	m := meter{w, Options{Loop: true}.withDefaults()}
+	m := newMeter(w, Options{Loop: true})
 	one := m.integral(0, timeline.SMUtil, 2*time.Second)
 	if have := m.integral(0, timeline.SMUtil, 10*time.Second); math.Abs(have-5*one) > 1e-9 {
 		t.Errorf("five rounds hold %v, want five times %v", have, one)
 	}
-	still := meter{w, Options{}.withDefaults()}
+	still := newMeter(w, Options{})
 	if have := still.integral(0, timeline.SMUtil, 10*time.Second); have != one {
 		t.Errorf("a world that ended holds %v, want %v", have, one)
 	}

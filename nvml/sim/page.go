@@ -35,6 +35,7 @@ type Page struct {
 	words  []uint64 // nil after Close
 	unmap  func() error
 	before []time.Duration // of each GPU: the refresh that its block holds
+	set    map[[2]int]bool // calls whose faults were set, and are no longer the world's
 }
 
 // NewPage creates the page's file at path and writes the GPUs of w as they are at the start of the world. Run plays
@@ -44,13 +45,17 @@ func NewPage(path string, w World, opts Options, now func() timeline.Instant) (*
 	if len(gpus) > MaxGPUs {
 		return nil, fmt.Errorf("write page: %d GPUs: at most %d", len(gpus), MaxGPUs)
 	}
+	m := newMeter(w, opts)
+	if m.err != nil {
+		return nil, fmt.Errorf("write page: %w", m.err)
+	}
 	words, unmap, err := mapPage(path)
 	if err != nil {
 		return nil, err
 	}
 	p := &Page{
-		meter: meter{w, opts.withDefaults()}, now: now, start: now(),
-		words: words, unmap: unmap, before: make([]time.Duration, len(gpus)),
+		meter: m, now: now, start: now(),
+		words: words, unmap: unmap, before: make([]time.Duration, len(gpus)), set: map[[2]int]bool{},
 	}
 	for i, g := range gpus {
 		p.before[i] = math.MinInt64
@@ -118,9 +123,29 @@ func (p *Page) SetFault(f Fault) error {
 	if f.GPU < 0 || f.GPU >= MaxGPUs || f.Call < 0 || f.Call >= nvml.NumCalls {
 		return fmt.Errorf("set fault: no gpu %d or no call %d", f.GPU, f.Call)
 	}
+	p.set[[2]int{f.GPU, f.Call}] = true
+	p.putFault(f)
+	return nil
+}
+
+func (p *Page) putFault(f Fault) {
 	p.put(block(f.GPU, "CALL_CODE")+f.Call, uint64(f.Code))
 	p.put(block(f.GPU, "CALL_DELAY_US")+f.Call, uint64(f.Delay.Microseconds()))
-	return nil
+}
+
+// writeFaults writes what the world says is wrong with the instrument at t.
+func (p *Page) writeFaults(gpu int, t time.Duration) {
+	for call := range nvml.Call(nvml.NumCalls) {
+		if !p.set[[2]int{gpu, int(call)}] {
+			p.putFault(p.meter.fault(gpu, call, t))
+		}
+	}
+	missing := p.meter.unsupported(gpu, t)
+	for i, c := range activity {
+		if missing.Has(c) {
+			p.put(block(gpu, "METRIC_CODE")+i, codeNotSupported)
+		}
+	}
 }
 
 // SetMetricCode makes one counter of every window of a GPU fail with a code of NVML.
@@ -207,6 +232,9 @@ func (p *Page) writeGPUs() {
 		seq := block(gpu, "SEQ")
 		n := atomic.LoadUint64(&p.words[seq])
 		p.put(seq, n+1)
+		if len(p.meter.faults) > 0 {
+			p.writeFaults(gpu, t)
+		}
 		p.writeReadings(gpu, t)
 		p.put(seq, n+2)
 	}
