@@ -1,0 +1,147 @@
+package relay
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tpotscope/tpotscope/agent/hostclock"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+// conn is a TCP connection that knows when its newest bytes came. Reads go through recvmsg, whose control data holds
+// the time at which the kernel received the newest segment of the read (SO_TIMESTAMPNS, socket(7)); a read without
+// that is stamped when it returns, and says so.
+type conn struct {
+	net.Conn
+	clock *hostclock.Clock
+	stats *counters
+	raw   syscall.RawConn
+
+	reading sync.Mutex // guards what one recvmsg works on
+	p       []byte
+	oob     [128]byte
+	n, oobn int
+	errno   error
+	recv    func(fd uintptr) bool
+
+	marks
+}
+
+// control asks for receive times before the connection is made, so that the first segment has one too.
+func control(_, _ string, raw syscall.RawConn) error {
+	return raw.Control(func(fd uintptr) {
+		// Without receive times reads are stamped in user space, so that a refusal is no fault.
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
+	})
+}
+
+func newConn(c net.Conn, clock *hostclock.Clock, stats *counters, shared bool) (*conn, error) {
+	k := &conn{Conn: c, clock: clock, stats: stats, marks: marks{shared: shared}}
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return k, nil
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	k.raw, k.recv = raw, k.recvmsg
+	return k, nil
+}
+
+// recvmsg reads once. It reports false if there is nothing to read yet.
+func (c *conn) recvmsg(fd uintptr) bool {
+	for {
+		c.n, c.oobn, _, _, c.errno = unix.Recvmsg(int(fd), c.p, c.oob[:], 0)
+		switch c.errno { //nolint:errorlint // a bare errno of a system call
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			return false
+		}
+		return true
+	}
+}
+
+// Read reads from the connection and stamps what it read.
+func (c *conn) Read(p []byte) (int, error) {
+	if c.raw == nil {
+		n, err := c.Conn.Read(p)
+		now := time.Now()
+		if n > 0 {
+			c.mark(c.clock.FromTime(now), timeline.StampUser)
+		}
+		return n, err
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	c.p = p
+	err := c.raw.Read(c.recv)
+	now := time.Now()
+	c.p = nil
+	switch {
+	case err != nil:
+		return 0, &net.OpError{Op: "read", Net: "tcp", Addr: c.RemoteAddr(), Err: unwrapOp(err)}
+	case c.errno != nil:
+		return 0, &net.OpError{Op: "read", Net: "tcp", Addr: c.RemoteAddr(), Err: os.NewSyscallError("recvmsg", c.errno)}
+	case c.n == 0:
+		return 0, io.EOF
+	}
+	at, source := c.clock.FromTime(now), timeline.StampUser
+	if ns, ok := received(c.oob[:c.oobn]); ok {
+		if kernel, ok := c.clock.FromKernel(ns, now); ok && kernel >= c.newest().Add(-clockJitter) {
+			c.stats.wake.add(at.Sub(kernel))
+			at, source = kernel, timeline.StampKernel
+		}
+	}
+	c.mark(at, source)
+	return c.n, nil
+}
+
+// clockJitter is how far a receive time may lie before the stamp of the read before it. More means that the wall clock
+// was set between the receipt and the read, and that the receipt's time says nothing.
+const clockJitter = time.Millisecond
+
+// unwrapOp takes off the wrapping that the raw connection adds, which names another operation.
+func unwrapOp(err error) error {
+	if op, ok := err.(*net.OpError); ok { //nolint:errorlint // the raw connection's own wrapper, at the top
+		return op.Err
+	}
+	return err
+}
+
+// received finds the kernel's receive time in a message's control data.
+func received(oob []byte) (int64, bool) {
+	for len(oob) > 0 {
+		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
+		if err != nil {
+			return 0, false
+		}
+		if h.Level == unix.SOL_SOCKET && h.Type == unix.SCM_TIMESTAMPNS {
+			return timespec(data)
+		}
+		oob = rest
+	}
+	return 0, false
+}
+
+// timespec reads the kernel's struct timespec, of this machine's width.
+func timespec(b []byte) (int64, bool) {
+	switch len(b) {
+	case 16:
+		return int64(binary.NativeEndian.Uint64(b))*1e9 + int64(binary.NativeEndian.Uint64(b[8:])), true
+	case 8:
+		return int64(int32(binary.NativeEndian.Uint32(b)))*1e9 + int64(int32(binary.NativeEndian.Uint32(b[4:]))), true
+	}
+	return 0, false
+}

@@ -1,0 +1,269 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+	"time"
+
+	"github.com/tpotscope/tpotscope/agent/probe"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+// exchange is one observed request on its way.
+type exchange struct {
+	relay   *Relay
+	ctx     context.Context //nolint:containedctx // lives as long as the request does
+	cancel  context.CancelCauseFunc
+	w       http.ResponseWriter
+	flush   *http.ResponseController
+	tracker *probe.Tracker
+	record  timeline.Request // as it was opened
+	conn    *conn            // the connection that the response comes on
+	stamp   probe.Stamp      // of its newest read; guarded by the connection
+	sent    atomic.Int64     // when the request was written out
+	cause   fault
+}
+
+// observe relays one request and follows it to its end.
+func (r *Relay) observe(w http.ResponseWriter, req *http.Request) {
+	r.stats.inFlight.Add(1)
+	defer r.stats.inFlight.Add(-1)
+	ctx, cancel := context.WithCancelCause(req.Context())
+	defer cancel(nil)
+	x := &exchange{relay: r, ctx: ctx, cancel: cancel, w: w, flush: http.NewResponseController(w)}
+	x.record = timeline.Request{Ref: r.ref(), Target: r.cfg.Target, Upstream: r.origin, Client: "proxy"}
+	out := x.outgoing(req)
+	identify(out.Header, &x.record)
+	x.tracker = probe.NewTracker(r.sink, x.record, r.cfg.MaxEventBytes)
+
+	held, err := x.body(req, out)
+	x.tracker.Asked(req.URL.Path, held)
+	x.tracker.Open(r.clock.Now())
+	if err != nil {
+		x.cause = faultClient
+		x.finish(probe.EndClient)
+		http.Error(w, "the request's body cannot be read", http.StatusBadRequest)
+		return
+	}
+	resp, err := r.transport.RoundTrip(out)
+	if at := x.sent.Load(); at != 0 {
+		x.tracker.Sent(timeline.Instant(at))
+	}
+	if err != nil {
+		x.cause = classify(ctx, err)
+		x.finish(x.cause.end(probe.EndUpstream))
+		refuse(w, x.cause)
+		return
+	}
+	defer resp.Body.Close()
+	x.respond(resp)
+}
+
+// outgoing returns the request as the upstream is to see it, without its body.
+func (x *exchange) outgoing(req *http.Request) *http.Request {
+	u := *x.relay.upstream
+	u = *u.JoinPath(req.URL.EscapedPath())
+	u.RawQuery = req.URL.RawQuery
+	out := &http.Request{Method: req.Method, URL: &u, Host: u.Host, Header: req.Header.Clone()}
+	dropHopByHop(out.Header)
+	out.Header.Del("Expect") // answered here
+	if _, ok := out.Header["User-Agent"]; !ok {
+		out.Header["User-Agent"] = nil // or the transport names itself
+	}
+	if _, ok := out.Header["Idempotency-Key"]; !ok {
+		// Present but empty: the transport may send the request again when an idle connection turns out to be dead before
+		// anything came back, and the header itself is not sent (net/http, Transport).
+		out.Header["Idempotency-Key"] = nil
+	}
+	trace := &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) {
+			if x.conn = stamped(info.Conn); x.conn != nil {
+				x.conn.deliver(&x.stamp)
+			}
+		},
+		WroteRequest: func(httptrace.WroteRequestInfo) {
+			x.sent.Store(int64(x.relay.clock.Now()))
+		},
+	}
+	return out.WithContext(httptrace.WithClientTrace(x.ctx, trace))
+}
+
+// body gives the outgoing request its body and returns what of it is held.
+func (x *exchange) body(req, out *http.Request) ([]byte, error) {
+	limit := x.relay.cfg.MaxBodyBytes
+	var held bytes.Buffer
+	if req.ContentLength > 0 {
+		held.Grow(int(min(req.ContentLength, limit) + bytes.MinRead))
+	}
+	if _, err := io.Copy(&held, io.LimitReader(req.Body, limit+1)); err != nil {
+		return held.Bytes(), err
+	}
+	b := held.Bytes()
+	if int64(len(b)) > limit {
+		x.relay.stats.streamed.Add(1)
+		out.Body = io.NopCloser(io.MultiReader(bytes.NewReader(b), req.Body))
+		out.ContentLength = req.ContentLength
+		return b, nil
+	}
+	out.ContentLength = int64(len(b))
+	out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
+	out.Body, _ = out.GetBody()
+	return b, nil
+}
+
+// respond relays a response.
+func (x *exchange) respond(resp *http.Response) {
+	h := x.w.Header()
+	dropHopByHop(resp.Header)
+	for name, values := range resp.Header {
+		h[name] = values
+	}
+	for name := range resp.Trailer {
+		h.Add("Trailer", name)
+	}
+	if _, ok := h["Date"]; !ok {
+		h["Date"] = nil // or the server adds its own
+	}
+	if _, ok := h["Content-Type"]; !ok {
+		h["Content-Type"] = nil // or the server guesses
+	}
+	x.tracker.Head(x.headAt(), resp.StatusCode, resp.Header.Get("Content-Type"), resp.Header.Get("Content-Encoding"))
+	x.w.WriteHeader(resp.StatusCode)
+	if resp.ContentLength < 0 {
+		_ = x.flush.Flush() // a client that has gone is met at the first write
+	}
+	end := x.copy(resp.Body)
+	for name, values := range resp.Trailer {
+		h[name] = values
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		x.cause = "error_status"
+	}
+	x.finish(end)
+	if end == probe.EndCut || end == probe.EndTimeout || end == probe.EndStopped {
+		x.abort()
+	}
+}
+
+// headAt is when the response's head came. It came by the connection's newest read: nothing reads on before the body.
+func (x *exchange) headAt() timeline.Instant {
+	if st, ok := x.newest(); ok {
+		return st.At
+	}
+	return x.relay.clock.Now()
+}
+
+func (x *exchange) newest() (probe.Stamp, bool) {
+	if x.conn == nil {
+		return probe.Stamp{}, false
+	}
+	st := x.conn.look(&x.stamp)
+	return st, !st.At.IsZero()
+}
+
+// copy relays a body: one read, one write, and then the tracker's turn.
+func (x *exchange) copy(body io.Reader) probe.End {
+	r := x.relay
+	buffer, _ := r.buffers.Get().(*[readBuffer]byte)
+	defer r.buffers.Put(buffer)
+	stamper := probe.NewStamper(body, r.clock.Now, x.newest)
+	wait, waited := x.watch()
+	defer waited()
+	for {
+		wait()
+		n, stamp, err := stamper.Read(buffer[:])
+		waited()
+		if n > 0 {
+			read := r.clock.Now()
+			gone := x.write(buffer[:n])
+			r.stats.hold.add(r.clock.Now().Sub(read))
+			x.tracker.Read(buffer[:n], stamp)
+			if gone != nil {
+				x.cause = faultClient
+				if errors.Is(context.Cause(x.ctx), errStopped) {
+					x.cause = faultStopped
+				}
+				return x.cause.end(probe.EndClient)
+			}
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
+			return probe.EndEOF
+		default:
+			x.cause = classify(x.ctx, err)
+			return x.cause.end(probe.EndCut)
+		}
+	}
+}
+
+// watch returns what to call before and after each wait for the upstream, so that silence beyond the limit ends the
+// exchange. The time that the client takes does not count.
+func (x *exchange) watch() (wait, waited func()) {
+	limit := x.relay.cfg.StreamTimeout
+	if limit <= 0 {
+		return func() {}, func() {}
+	}
+	silence := time.AfterFunc(limit, func() { x.cancel(errSilent) })
+	return func() { silence.Reset(limit) }, func() { silence.Stop() }
+}
+
+func (x *exchange) write(b []byte) error {
+	if _, err := x.w.Write(b); err != nil {
+		return err
+	}
+	x.relay.stats.bytes.Add(uint64(len(b)))
+	return x.flush.Flush()
+}
+
+// end is how a request ends by a fault; without is for one of the upstream's.
+func (f fault) end(without probe.End) probe.End {
+	switch f {
+	case faultClient:
+		return probe.EndClient
+	case faultStopped:
+		return probe.EndStopped
+	case faultTimeout:
+		return probe.EndTimeout
+	default:
+		return without
+	}
+}
+
+// abort breaks the connection to the client, so that a body that broke off upstream does not look whole downstream.
+func (x *exchange) abort() {
+	if c, _, err := x.flush.Hijack(); err == nil {
+		_ = c.Close()
+	}
+}
+
+// finish closes the record, and writes the one line that a failed request gets.
+func (x *exchange) finish(end probe.End) {
+	r := x.relay
+	record := x.tracker.Close(r.clock.Now(), end)
+	r.stats.ended(record)
+	if !record.Status.Failed() {
+		return
+	}
+	cause := string(x.cause)
+	if cause == "" {
+		cause = record.Status.String()
+	}
+	r.log.LogAttrs(x.ctx, slog.LevelWarn, "request failed",
+		slog.String("status", record.Status.String()),
+		slog.String("cause", cause),
+		slog.Int("http_status", record.HTTPStatus),
+		slog.String("request_id", record.ID),
+		slog.String("trace_id", record.TraceID),
+		slog.String("operation", record.Operation),
+		slog.String("upstream", r.origin),
+		slog.Int("events", record.Events),
+		slog.Duration("after", record.Done.Sub(record.Sent)),
+	)
+}

@@ -1,0 +1,156 @@
+// Package relay is an HTTP/1.1 reverse proxy that measures token streams without changing them. Each read of an
+// observed response is stamped, written to the client at once, and only then parsed; what the client receives is what
+// the engine sent. Everything else passes through.
+//
+// The stamp is the kernel's receive time where the kernel tells it, taken below TLS, and it is called a kernel stamp
+// only then. Clients are served by net/http, so that bodies are identical byte for byte while the chunks they travel in
+// are cut anew: one per read. Parsing happens in the stream's own goroutine after the write. It costs about a
+// microsecond an event, less than handing bytes to another goroutine, and needs no queue that could overflow.
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tpotscope/tpotscope/agent/hostclock"
+	"github.com/tpotscope/tpotscope/agent/probe"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+// Relay is one proxy in front of one upstream. It is an [http.Handler], safe for concurrent use.
+type Relay struct {
+	cfg       Config
+	upstream  *url.URL
+	origin    string // of the upstream, as records carry it
+	clock     *hostclock.Clock
+	sink      timeline.RequestSink
+	ref       func() uint64
+	log       *slog.Logger
+	transport *http.Transport
+	pass      *httputil.ReverseProxy
+	buffers   sync.Pool
+	stats     counters
+	serving   sync.WaitGroup
+}
+
+// New returns a relay that hands what it observes to sink. ref numbers the requests; nil counts from one.
+func New(cfg Config, clock *hostclock.Clock, sink timeline.RequestSink, ref func() uint64, log *slog.Logger) (*Relay, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	u, err := cfg.upstream()
+	if err != nil {
+		return nil, err
+	}
+	if ref == nil {
+		var n atomic.Uint64
+		ref = func() uint64 { return n.Add(1) }
+	}
+	r := &Relay{
+		cfg: cfg, upstream: u, origin: u.Scheme + "://" + u.Host, clock: clock, sink: sink, ref: ref, log: log,
+	}
+	if r.transport, err = newTransport(&r.cfg, clock, &r.stats); err != nil {
+		return nil, err
+	}
+	r.buffers.New = func() any { return new([readBuffer]byte) }
+	silent := slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	r.pass = &httputil.ReverseProxy{
+		Rewrite: r.rewrite, Transport: r.transport, FlushInterval: -1, ErrorHandler: r.passFailed, ErrorLog: silent,
+	}
+	return r, nil
+}
+
+// Run listens and serves until ctx ends, then gives requests in flight the configured grace.
+func (r *Relay) Run(ctx context.Context) error {
+	if r.cfg.Listen == "" {
+		return errors.New("run relay: no address to listen on")
+	}
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", r.cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("run relay: %w", err)
+	}
+	return r.Serve(ctx, ln)
+}
+
+// Serve serves ln until ctx ends, as Run does, and closes it.
+func (r *Relay) Serve(ctx context.Context, ln net.Listener) error {
+	// Requests outlive ctx by the grace, so that they get a context of their own.
+	base, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(nil)
+	srv := &http.Server{
+		Handler:           r,
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ReadHeaderTimeout: time.Minute,
+		IdleTimeout:       r.cfg.IdleTimeout,
+		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	r.log.Info("relay listening", slog.String("address", ln.Addr().String()), slog.String("upstream", r.origin))
+	var err error
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+		grace, cancel := context.WithTimeout(base, r.cfg.Grace)
+		_ = srv.Shutdown(grace) // what it leaves is ended below
+		cancel()
+		err = <-served
+	}
+	stop(errStopped)
+	closing := srv.Close() // frees the writes to clients that do not read
+	r.serving.Wait()
+	r.transport.CloseIdleConnections()
+	if err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve relay: %w", err)
+	}
+	if closing != nil {
+		return fmt.Errorf("close relay: %w", closing)
+	}
+	return nil
+}
+
+// Close lets go of idle connections to the upstream. A relay that is used as a handler alone needs it at the end.
+func (r *Relay) Close() { r.transport.CloseIdleConnections() }
+
+// ServeHTTP relays one request.
+func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	r.serving.Add(1)
+	defer r.serving.Done()
+	if req.Method == http.MethodPost && probe.Observes(req.URL.Path) && !upgrades(req.Header) {
+		r.observe(w, req)
+		return
+	}
+	r.stats.passed.Add(1)
+	r.pass.ServeHTTP(w, req)
+}
+
+// rewrite points a request that passes unobserved at the upstream, and otherwise leaves it as it is.
+func (r *Relay) rewrite(p *httputil.ProxyRequest) {
+	p.SetURL(r.upstream)
+	p.Out.URL.RawQuery = p.In.URL.RawQuery
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if v, ok := p.In.Header[name]; ok {
+			p.Out.Header[name] = v
+		}
+	}
+}
+
+// passFailed answers a request that passed unobserved and got no response.
+func (r *Relay) passFailed(w http.ResponseWriter, req *http.Request, err error) {
+	r.stats.passErrors.Add(1)
+	f := classify(req.Context(), err)
+	if f != faultClient {
+		r.log.LogAttrs(req.Context(), slog.LevelWarn, "passed request failed", slog.String("cause", string(f)), slog.String("upstream", r.origin))
+	}
+	refuse(w, f)
+}

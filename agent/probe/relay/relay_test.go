@@ -1,0 +1,586 @@
+package relay_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tpotscope/tpotscope/agent/probe/relay"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+// streaming answers like an engine: n token events, each flushed, then finish, usage and the terminal marker.
+func streaming(n int, gap time.Duration) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		flush := http.NewResponseController(w)
+		for i := range n {
+			_, _ = io.WriteString(w, ev(fmt.Sprintf(`{"choices":[{"index":0,"delta":{"content":"x"}}],"usage":{"prompt_tokens":3,"completion_tokens":%d}}`, i+1)))
+			_ = flush.Flush()
+			if gap > 0 {
+				time.Sleep(gap)
+			}
+		}
+		_, _ = io.WriteString(w, ev(finish, fmt.Sprintf(`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":%d}}`, n), done))
+	}
+}
+
+func TestAStreamIsRecorded(t *testing.T) {
+	up := server(t, streaming(10, 2*time.Millisecond))
+	g := newRig(t, up, nil)
+	a := post(t, client(t), g.url+chatPath, chatBody)
+	if a.status != 200 || !strings.HasSuffix(a.body, ev(done)) {
+		t.Fatalf("status %d, body ends %.20q", a.status, a.body)
+	}
+	r := g.settle(t, 1)[0]
+	want := timeline.Request{
+		Ref: 1, Sampled: true, Target: "t0", Upstream: up, Dialect: "openai", Operation: "chat", Model: "m", Streaming: true, Client: "proxy",
+		HTTPStatus: 200, Finish: "stop", PromptTokens: 3, PromptKnown: true, OutputTokens: 10, Counted: timeline.CountUsage, FirstTokens: 1,
+		Choices: 1, Events: 10,
+	}
+	got := r
+	got.ID, got.TraceID, got.SpanID = "", "", ""
+	got.Sent, got.Head, got.First, got.Last, got.Done = 0, 0, 0, 0, 0
+	got.KernelStamped, got.Coalesced, got.Flags = 0, 0, 0
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("record mismatch (-want +got):\n%s", diff)
+	}
+	if len(r.ID) != 32 || len(r.TraceID) != 32 || len(r.SpanID) != 16 || r.ParentID != "" {
+		t.Errorf("ids: request %q, trace %q, span %q, parent %q", r.ID, r.TraceID, r.SpanID, r.ParentID)
+	}
+	if !(0 < r.Sent && r.Sent <= r.Head && r.Head <= r.First && r.First < r.Last && r.Last <= r.Done) {
+		t.Errorf("times out of order: sent %d, head %d, first %d, last %d, done %d", r.Sent, r.Head, r.First, r.Last, r.Done)
+	}
+	if d := r.Last.Sub(r.First); d < 18*time.Millisecond {
+		t.Errorf("decode took %v, want at least nine gaps of 2 ms", d)
+	}
+	if f := g.log.failures(); len(f) != 0 {
+		t.Errorf("log tells of failures: %q", f)
+	}
+}
+
+// badInput is one way in which an upstream can misbehave, what the client then sees, and what the record says.
+type badInput struct {
+	name   string
+	pieces []string
+	status int
+	body   string // what the client must get; empty with a status of 502 stands for an error object
+	cut    bool
+	want   timeline.Status
+	events int
+	cause  string // in the one log line; empty if there must be none
+}
+
+func TestBadInput(t *testing.T) {
+	big := `{"choices":[{"index":0,"delta":{"content":"` + strings.Repeat("y", 1<<20) + `"}}]}`
+	good := ev(text, finish, usage, done)
+	crlf := strings.ReplaceAll(good, "\n", "\r\n")
+	tests := []badInput{
+		{name: "reset before the head", pieces: nil, status: 502, want: timeline.StatusUpstream, cause: "closed"},
+		{name: "garbage instead of a head", pieces: []string{"SSH-2.0-secret\r\n\r\n"}, status: 502, want: timeline.StatusUpstream, cause: "malformed_response"},
+		{
+			name: "an error status", pieces: []string{"HTTP/1.1 500 Oops\r\nContent-Length: 5\r\n\r\noops!"}, status: 500, body: "oops!",
+			want: timeline.StatusHTTPError, cause: "error_status",
+		},
+		{
+			name: "an error object after success", pieces: []string{streamHead + chunked(ev(text)), chunked(ev(`{"error":{"message":"m"}}`, done)) + lastChunk},
+			status: 200, body: ev(text, `{"error":{"message":"m"}}`, done), want: timeline.StatusInBand, events: 1, cause: "error_inband",
+		},
+		{
+			name: "half an event", pieces: []string{streamHead + chunked(ev(text)), chunked(`data: {"choi`)}, status: 200, body: ev(text) + `data: {"choi`,
+			cut: true, want: timeline.StatusTruncated, events: 1, cause: "closed",
+		},
+		{
+			name: "half a chunk", pieces: []string{streamHead + chunked(ev(text)), "ff\r\ndata: {"}, status: 200, body: ev(text) + `data: {`,
+			cut: true, want: timeline.StatusTruncated, events: 1, cause: "closed",
+		},
+		{
+			name: "an event of a megabyte", pieces: []string{streamHead + chunked(ev(big)), chunked(ev(finish, done)) + lastChunk}, status: 200,
+			body: ev(big, finish, done), want: timeline.StatusOK, events: 1,
+		},
+		{
+			name: "CRLF cut by reads", pieces: append([]string{streamHead}, cutAfterCR(crlf)...), status: 200, body: crlf, want: timeline.StatusOK, events: 1,
+		},
+		{
+			name: "comments", pieces: []string{streamHead + chunked(": ping\n\n"), chunked(": ping\n\n"), chunked(good) + lastChunk}, status: 200,
+			body: ": ping\n\n: ping\n\n" + good, want: timeline.StatusOK, events: 1,
+		},
+		{
+			name: "no terminal marker but a finish reason", pieces: []string{streamHead + chunked(ev(text, finish)) + lastChunk}, status: 200, body: ev(text, finish),
+			want: timeline.StatusOK, events: 1,
+		},
+		{
+			name: "no end at all", pieces: []string{streamHead + chunked(ev(text)) + lastChunk}, status: 200, body: ev(text), want: timeline.StatusTruncated,
+			events: 1, cause: "truncated",
+		},
+		{
+			name: "a body that ends with the connection", pieces: []string{"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + good}, status: 200, body: good,
+			want: timeline.StatusOK, events: 1,
+		},
+		{
+			name: "a reply shorter than it said", pieces: []string{"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"}, status: 200, body: "{",
+			cut: true, want: timeline.StatusTruncated, cause: "closed",
+		},
+		{
+			name: "payloads that are no JSON", pieces: []string{streamHead + chunked(ev("hello", text, finish, done)) + lastChunk}, status: 200, body: ev("hello", text, finish, done),
+			want: timeline.StatusOK, events: 1,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { tt.check(t) })
+	}
+}
+
+func (tt *badInput) check(t *testing.T) {
+	t.Helper()
+	g := newRig(t, rawServer(t, tt.pieces...), nil)
+	a := post(t, client(t), g.url+chatPath+"?q=secret", chatBody)
+	if a.status != tt.status || a.cut != tt.cut {
+		t.Errorf("client saw status %d, cut %v, want %d, %v", a.status, a.cut, tt.status, tt.cut)
+	}
+	if tt.status == http.StatusBadGateway {
+		checkErrorObject(t, a)
+	} else if a.body != tt.body {
+		t.Errorf("client saw %d bytes, want %d, and the same", len(a.body), len(tt.body))
+	}
+	r := g.settle(t, 1)[0]
+	if r.Status != tt.want || r.Events != tt.events {
+		t.Errorf("record says %v with %d events, want %v with %d", r.Status, r.Events, tt.want, tt.events)
+	}
+	if n := g.relay.Stats().Requests[tt.want]; n != 1 {
+		t.Errorf("stats count %d requests as %v, want 1", n, tt.want)
+	}
+	checkLine(t, g, tt.cause)
+}
+
+func checkErrorObject(t *testing.T, a answer) {
+	t.Helper()
+	var e struct {
+		Error struct{ Message, Type, Code string }
+	}
+	if err := json.Unmarshal([]byte(a.body), &e); err != nil || e.Error.Message == "" || !strings.HasPrefix(e.Error.Code, "upstream_") {
+		t.Errorf("client saw %q, want an error object: %v", a.body, err)
+	}
+	if got := a.header.Get("Content-Type"); got != "application/json" {
+		t.Errorf("content type %q", got)
+	}
+}
+
+// checkLine wants one log line with the cause, or none.
+func checkLine(t *testing.T, g *rig, cause string) {
+	t.Helper()
+	f := g.log.failures()
+	switch {
+	case cause == "" && len(f) != 0:
+		t.Errorf("log tells of failures: %q", f)
+	case cause != "" && (len(f) != 1 || !strings.Contains(f[0], "cause="+cause)):
+		t.Errorf("log lines %q, want one with cause %s", f, cause)
+	}
+	if strings.Contains(g.log.String(), "secret") {
+		t.Errorf("log holds content: %q", g.log.String())
+	}
+}
+
+// cutAfterCR puts s into chunks that end after each CR.
+func cutAfterCR(s string) []string {
+	var out []string
+	for part := range strings.SplitAfterSeq(s, "\r") {
+		if part != "" {
+			out = append(out, chunked(part))
+		}
+	}
+	return append(out, lastChunk)
+}
+
+func TestARefusedConnectionIsAnUpstreamError(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	_ = ln.Close()
+	g := newRig(t, "http://"+addr, nil)
+	a := post(t, client(t), g.url+chatPath, chatBody)
+	if a.status != http.StatusBadGateway {
+		t.Errorf("status %d, want 502", a.status)
+	}
+	checkErrorObject(t, a)
+	if r := g.settle(t, 1)[0]; r.Status != timeline.StatusUpstream || r.HTTPStatus != 0 {
+		t.Errorf("record says %v, HTTP %d", r.Status, r.HTTPStatus)
+	}
+	checkLine(t, g, "refused")
+
+	if a := post(t, client(t), g.url+"/v1/embeddings", "{}"); a.status != http.StatusBadGateway {
+		t.Errorf("passed request: status %d, want 502", a.status)
+	}
+	if s := g.relay.Stats(); s.PassErrors != 1 || s.Passed != 1 {
+		t.Errorf("stats: %d passed, %d without response, want one each", s.Passed, s.PassErrors)
+	}
+}
+
+func TestTimeouts(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		play   string
+		status int
+	}{
+		{"no head in time", "", http.StatusGatewayTimeout},
+		{"silence in a stream", streamHead + chunked(ev(text)), http.StatusOK},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			release := make(chan struct{})
+			up := scripted(t, func(c net.Conn, _ *http.Request) {
+				_, _ = io.WriteString(c, tt.play)
+				<-release
+			})
+			defer close(release)
+			g := newRig(t, up, func(c *relay.Config) { c.HeadTimeout, c.StreamTimeout = 50*time.Millisecond, 50*time.Millisecond })
+			a := post(t, client(t), g.url+chatPath, chatBody)
+			if a.status != tt.status || a.cut != (tt.status == 200) {
+				t.Errorf("client saw status %d, cut %v", a.status, a.cut)
+			}
+			if r := g.settle(t, 1)[0]; r.Status != timeline.StatusTimeout {
+				t.Errorf("record says %v, want timeout", r.Status)
+			}
+			checkLine(t, g, "timeout")
+		})
+	}
+}
+
+func TestAClientThatLeavesIsCancelledUpstreamToo(t *testing.T) {
+	gone := make(chan struct{})
+	up := server(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, ev(text))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		close(gone)
+	})
+	g := newRig(t, up, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+chatPath, strings.NewReader(chatBody))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client(t).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.ReadFull(resp.Body, make([]byte, len(ev(text)))); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	select {
+	case <-gone:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the upstream did not learn that the client left")
+	}
+	if r := g.settle(t, 1)[0]; r.Status != timeline.StatusCancelled || r.Events != 1 {
+		t.Errorf("record says %v with %d events, want cancelled with 1", r.Status, r.Events)
+	}
+	checkLine(t, g, "")
+}
+
+func TestAStoppedRelayLeavesRequestsUnfinished(t *testing.T) {
+	up := server(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, ev(text))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	g := newRig(t, up, func(c *relay.Config) { c.Grace = 20 * time.Millisecond })
+	resp, err := client(t).Post(g.url+chatPath, "application/json", strings.NewReader(chatBody)) //nolint:noctx // ended by the relay
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	eventually(t, "token event", func() bool { return len(g.ledger.events()) == 1 })
+	if err := g.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(resp.Body); err == nil {
+		t.Error("the client saw a whole body, want it cut")
+	}
+	if r := g.settle(t, 1)[0]; r.Status != timeline.StatusUnfinished {
+		t.Errorf("record says %v, want unfinished", r.Status)
+	}
+}
+
+func TestARequestInFlightEndsWithinTheGrace(t *testing.T) {
+	g := newRig(t, server(t, streaming(20, 5*time.Millisecond)), nil)
+	resp, err := client(t).Post(g.url+chatPath, "application/json", strings.NewReader(chatBody)) //nolint:noctx // ends by itself
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := g.stop(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || !strings.HasSuffix(string(b), ev(done)) {
+		t.Errorf("client saw %d bytes, %v, want the whole stream", len(b), err)
+	}
+	if r := g.settle(t, 1)[0]; r.Status != timeline.StatusOK {
+		t.Errorf("record says %v, want ok", r.Status)
+	}
+}
+
+func TestADeadIdleConnectionFailsNoRequest(t *testing.T) {
+	// This upstream says keep-alive but closes after each answer, without saying so.
+	ok := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+	var mu sync.Mutex
+	bodies := 0
+	up := scripted(t, func(c net.Conn, _ *http.Request) {
+		mu.Lock()
+		bodies++
+		mu.Unlock()
+		_, _ = io.WriteString(c, ok)
+	})
+	g := newRig(t, up, nil)
+	c := client(t)
+	const n = 50
+	for range n {
+		if a := post(t, c, g.url+chatPath, chatBody); a.status != 200 || a.body != "{}" {
+			t.Fatalf("client saw %d %q", a.status, a.body)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if bodies != n {
+		t.Errorf("the upstream answered %d requests, want %d", bodies, n)
+	}
+	g.settle(t, n)
+}
+
+func TestHeadersAndTracesPass(t *testing.T) {
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+	seen := make(chan *http.Request, 1)
+	up := server(t, func(w http.ResponseWriter, r *http.Request) {
+		seen <- r
+		w.Header().Set("X-Engine", "e")
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{}`)
+	})
+	g := newRig(t, up+"/base", nil)
+	a := post(t, client(t), g.url+chatPath+"?a=%20b&c;d", chatBody,
+		"Authorization", "Bearer t", "X-Custom", "v", "Traceparent", parent, "Tracestate", "a=b", "X-Request-Id", "req-1", "Connection", "X-Hop", "X-Hop", "gone", "User-Agent", "ua")
+	if a.header.Get("X-Engine") != "e" {
+		t.Error("a header of the response is missing")
+	}
+	r := <-seen
+	if got := r.URL.Path + "?" + r.URL.RawQuery; got != "/base"+chatPath+"?a=%20b&c;d" {
+		t.Errorf("upstream saw %q", got)
+	}
+	for name, want := range map[string]string{
+		"Authorization": "Bearer t", "X-Custom": "v", "Tracestate": "a=b", "X-Request-Id": "req-1", "X-Hop": "", "User-Agent": "ua",
+		"Accept-Encoding": "", "X-Forwarded-For": "", "Idempotency-Key": "",
+	} {
+		if got := r.Header.Get(name); got != want {
+			t.Errorf("upstream saw %s %q, want %q", name, got, want)
+		}
+	}
+	rec := g.settle(t, 1)[0]
+	if rec.ID != "req-1" || rec.TraceID != "0af7651916cd43dd8448eb211c80319c" || rec.ParentID != "b7ad6b7169203331" || rec.Sampled {
+		t.Errorf("record: id %q, trace %q, parent %q, sampled %v", rec.ID, rec.TraceID, rec.ParentID, rec.Sampled)
+	}
+	if got, want := r.Header.Get("Traceparent"), "00-"+rec.TraceID+"-"+rec.SpanID+"-00"; got != want {
+		t.Errorf("upstream saw traceparent %q, want %q", got, want)
+	}
+	if rec.SpanID == rec.ParentID {
+		t.Error("the span sent upstream is the client's own")
+	}
+}
+
+func TestWhatIsNotObservedPassesUntouched(t *testing.T) {
+	up := server(t, func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		w.Header().Set("X-Saw", r.Method+" "+r.URL.RequestURI()+" "+r.Header.Get("Traceparent")+r.Header.Get("X-Request-Id"))
+		_, _ = w.Write(b)
+	})
+	g := newRig(t, up, nil)
+	c := client(t)
+	if a := post(t, c, g.url+"/v1/embeddings?x=1;2", "abc"); a.body != "abc" || a.header.Get("X-Saw") != "POST /v1/embeddings?x=1;2" {
+		t.Errorf("client saw %q, upstream %q", a.body, a.header.Get("X-Saw"))
+	}
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions} {
+		req, err := http.NewRequestWithContext(t.Context(), method, g.url+chatPath, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if got := resp.Header.Get("X-Saw"); got != method+" "+chatPath {
+			t.Errorf("%s: upstream saw %q", method, got)
+		}
+	}
+	if n := len(g.ledger.records()); n != 0 {
+		t.Errorf("%d records, want none", n)
+	}
+	if got := g.relay.Stats().Passed; got != 4 {
+		t.Errorf("stats count %d passed, want 4", got)
+	}
+}
+
+func TestUpgradesPass(t *testing.T) {
+	up := scripted(t, func(c net.Conn, _ *http.Request) {
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		b := make([]byte, 4)
+		_, _ = io.ReadFull(c, b)
+		_, _ = c.Write(b)
+	})
+	g := newRig(t, up, nil)
+	c, err := net.Dial("tcp", strings.TrimPrefix(g.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", chatPath)
+	br := bufio.NewReader(c)
+	resp, err := http.ReadResponse(br, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("status %d, want 101", resp.StatusCode)
+	}
+	_, _ = io.WriteString(c, "ping")
+	b := make([]byte, 4)
+	if _, err := io.ReadFull(br, b); err != nil || string(b) != "ping" {
+		t.Errorf("echo of %q, %v", b, err)
+	}
+}
+
+func TestOldAndCarefulClients(t *testing.T) {
+	g := newRig(t, server(t, streaming(3, 0)), nil)
+	want := post(t, client(t), g.url+chatPath, chatBody).body
+	for name, head := range map[string]string{
+		"HTTP/1.0":            "POST %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n",
+		"expect 100-continue": "POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := net.Dial("tcp", strings.TrimPrefix(g.url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			fmt.Fprintf(c, head, chatPath, len(chatBody))
+			br := bufio.NewReader(c)
+			if strings.Contains(head, "Expect") {
+				if line, err := br.ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
+					t.Fatalf("answer %q, %v, want 100 Continue", line, err)
+				}
+				_, _ = br.ReadString('\n')
+			}
+			_, _ = io.WriteString(c, chatBody)
+			resp, err := http.ReadResponse(br, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			b, err := io.ReadAll(resp.Body)
+			if err != nil || string(b) != want {
+				t.Errorf("client saw %d bytes, %v, want %d", len(b), err, len(want))
+			}
+			if strings.HasPrefix(name, "HTTP/1.0") && len(resp.TransferEncoding) != 0 {
+				t.Errorf("an HTTP/1.0 client got transfer coding %v", resp.TransferEncoding)
+			}
+		})
+	}
+}
+
+func TestLongBodiesAreStreamed(t *testing.T) {
+	sizes := make(chan int64, 1)
+	up := server(t, func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		sizes <- n
+		_, _ = io.WriteString(w, `{}`)
+	})
+	g := newRig(t, up, func(c *relay.Config) { c.MaxBodyBytes = 1000 })
+	body := `{"model":"m","stream":false,"messages":"` + strings.Repeat("x", 5000) + `"}`
+	if a := post(t, client(t), g.url+chatPath, body); a.status != 200 {
+		t.Errorf("status %d", a.status)
+	}
+	if n := <-sizes; n != int64(len(body)) {
+		t.Errorf("upstream saw %d bytes, want %d", n, len(body))
+	}
+	if r := g.settle(t, 1)[0]; r.Model != "m" {
+		t.Errorf("model %q, want what the beginning of the body tells", r.Model)
+	}
+	if got := g.relay.Stats().StreamedReq; got != 1 {
+		t.Errorf("stats count %d streamed requests, want 1", got)
+	}
+}
+
+func TestHTTPSUpstream(t *testing.T) {
+	up := httptest.NewUnstartedServer(streaming(20, time.Millisecond))
+	up.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	up.EnableHTTP2 = true
+	up.StartTLS()
+	t.Cleanup(up.Close)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: up.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := newRig(t, up.URL, func(c *relay.Config) { c.CAFile = ca })
+	c := client(t)
+	for range 3 {
+		if a := post(t, c, g.url+chatPath, chatBody); a.status != 200 || !strings.HasSuffix(a.body, ev(done)) {
+			t.Fatalf("client saw %d, %d bytes", a.status, len(a.body))
+		}
+	}
+	events, kernel := 0, 0
+	for _, r := range g.settle(t, 3) {
+		if r.Status != timeline.StatusOK || r.Events != 20 || r.OutputTokens != 20 {
+			t.Errorf("record says %v, %d events, %d tokens", r.Status, r.Events, r.OutputTokens)
+		}
+		events, kernel = events+r.Events, kernel+r.KernelStamped
+	}
+	t.Logf("below TLS %d of %d events carry kernel stamps", kernel, events)
+
+	strict := newRig(t, up.URL, nil)
+	if a := post(t, c, strict.url+chatPath, chatBody); a.status != http.StatusBadGateway {
+		t.Errorf("untrusted upstream: status %d, want 502", a.status)
+	}
+	checkLine(t, strict, "tls")
+}
+
+func TestConfigFaultsAreAllTold(t *testing.T) {
+	c := relay.DefaultConfig()
+	c.Listen, c.Upstream, c.Grace, c.MaxBodyBytes = "nowhere", "ftp://x", -1, -1
+	err := c.Validate()
+	if err == nil {
+		t.Fatal("Validate() = nil")
+	}
+	for _, want := range []string{"listen", "upstream: not an http or https URL", "grace: -1ns is negative", "max_body_bytes"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("Validate() = %v, want it to tell of %q", err, want)
+		}
+	}
+	c = relay.DefaultConfig()
+	c.Upstream = "http://user:hunter2@host"
+	if err := c.Validate(); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("Validate() = %v, want an error without the password", err)
+	}
+}
