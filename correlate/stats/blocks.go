@@ -71,26 +71,39 @@ func (m *TimeMean) Mean() (float64, bool) {
 	return m.sum.sum / m.sum.n, true
 }
 
+// maxBlockCorrelation is how alike neighbouring blocks may be. Above it the correction for it is a guess, and the
+// blocks must be longer.
+const maxBlockCorrelation = 0.6
+
 // Interval returns the interval of the mean at the given level, over blocks of at least atLeast (pass about the time
-// over which values are alike, such as the mean length of a request). It treats blocks as clusters of unequal size
-// and widens for what correlation is left between neighbours. Fewer than [MinBlocks] blocks with values give none.
+// over which values are alike, such as the mean length of a request). It treats blocks as clusters of unequal size,
+// makes them longer while neighbours are much alike, and widens for what correlation is left. Fewer than [MinBlocks]
+// blocks give none: the values are too near in time, or their mean drifts so that it is no one thing.
 func (m *TimeMean) Interval(level float64, atLeast time.Duration) (timeline.Interval, bool) {
-	bs := m.merged(atLeast)
-	if len(bs) < MinBlocks || level <= 0 || level >= 1 {
+	if len(m.blocks) == 0 || level <= 0 || level >= 1 {
 		return timeline.Interval{}, false
 	}
 	at := m.sum.sum / m.sum.n
-	resid := make([]float64, len(bs))
-	var ss float64
-	for i, b := range bs {
-		resid[i] = b.sum - at*b.n
-		ss += resid[i] * resid[i]
+	for width := max(m.width, atLeast); ; width *= 2 {
+		bs := m.merged(width)
+		if len(bs) < MinBlocks {
+			return timeline.Interval{}, false
+		}
+		resid := make([]float64, len(bs))
+		var ss float64
+		for i, b := range bs {
+			resid[i] = b.sum - at*b.n
+			ss += resid[i] * resid[i]
+		}
+		r := max(0, Lag1Corrected(resid))
+		if r > maxBlockCorrelation {
+			continue
+		}
+		k := float64(len(bs))
+		se := math.Sqrt(ss*k/(k-1)*(1+r)/(1-r)) / m.sum.n
+		half := se * distuv.StudentsT{Mu: 0, Sigma: 1, Nu: k - 1}.Quantile(0.5+level/2)
+		return timeline.Interval{Low: at - half, High: at + half}, true
 	}
-	k := float64(len(bs))
-	r := min(max(0, Lag1Corrected(resid)), maxAutocorrelation)
-	se := math.Sqrt(ss*k/(k-1)*(1+r)/(1-r)) / m.sum.n
-	half := se * distuv.StudentsT{Mu: 0, Sigma: 1, Nu: k - 1}.Quantile(0.5+level/2)
-	return timeline.Interval{Low: at - half, High: at + half}, true
 }
 
 // merged returns the blocks that hold values, in order, put together to at least the given width.
