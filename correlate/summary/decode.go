@@ -42,7 +42,7 @@ func (cs *cells) decode(coverage timeline.Measure) Decode {
 		out.Shares.Why, out.Roof.Why = v.Reason, v.Reason
 	}
 	if v.OK() {
-		out.Refute = refute(&v)
+		out.Refute = refute(v.Label, d.byLabel[timeline.Mixed] >= 0.6*d.seconds)
 	}
 	d.bytes(&out, coverage)
 	return out
@@ -122,9 +122,10 @@ func withheld(coverage timeline.Measure) string {
 	return ""
 }
 
-// refute names what would prove the label wrong: an observation that can be made and can fail.
-func refute(v *verdict.Verdict) string {
-	switch v.Label {
+// refute names what would prove the label wrong: an observation that can be made and can fail. A run is mixed because
+// prompts share its steps, or because no label holds most of it.
+func refute(l timeline.Label, prompts bool) string {
+	switch l {
 	case timeline.Memory:
 		return "a minute at this TPOT reads DRAM below 60 % of achievable"
 	case timeline.Compute:
@@ -132,6 +133,9 @@ func refute(v *verdict.Verdict) string {
 	case timeline.Balanced:
 		return "one of the two roofs reads below 60 % of achievable at this TPOT"
 	case timeline.Mixed:
+		if !prompts {
+			return "one label holds over 60 % of a minute at this TPOT"
+		}
 		return "TPOT stays as it is while no prompt is processed"
 	case timeline.Host:
 		return "TPOT stays as it is while kernels are resident over 85 % of the time"

@@ -104,9 +104,9 @@ func (s *series) stat(alike time.Duration, none string) Stat {
 	out.Mean = timeline.Known(mean)
 	out.P50, out.P90, out.P99 = s.percentile(50), s.percentile(90), s.percentile(99)
 	if iv, ok := s.mean.Interval(level, alike); ok {
-		out.CI95Mean.Value = iv
+		out.CI95Mean.Value = timeline.Interval{Low: max(0, iv.Low), High: iv.High}
 	} else {
-		out.CI95Mean.Why = "fewer than ten blocks of time"
+		out.CI95Mean.Why = "fewer than ten independent blocks of time"
 	}
 	return out
 }
