@@ -37,7 +37,11 @@ func decodeRows(p *page, r *summary.Report) {
 		for i, m := range d.Mixture {
 			parts[i] = string(m.Label) + nbsp + percent(m.Share)
 		}
-		p.row("labels", useful, strings.Join(parts, ", ")+" of decode time")
+		rank := useful
+		if d.Bound == timeline.Mixed {
+			rank = wanted // then the parts are the answer
+		}
+		p.row("labels", rank, strings.Join(parts, ", ")+" of decode time")
 	}
 	if len(d.HeldDown) > 0 && d.Confidence < timeline.High {
 		held := d.HeldDown

@@ -15,11 +15,11 @@ type unit struct {
 	decimals int
 }
 
-// unitOf returns the unit for a row of values between the given ones, in seconds: milliseconds up to ten seconds, and
-// as many decimals as the least of them needs for three digits.
+// unitOf returns the unit for a row of values between the given ones, in seconds: milliseconds below a second, and as
+// many decimals as the least of them needs for three digits.
 func unitOf(low, high float64) unit {
 	u := unit{name: "ms", per: 1e3}
-	if high >= 10 {
+	if math.Abs(low) >= 0.9995 {
 		u = unit{name: "s", per: 1}
 	}
 	switch x := math.Abs(low) * u.per; {
@@ -27,6 +27,9 @@ func unitOf(low, high float64) unit {
 		u.decimals = 2
 	case x < 99.95:
 		u.decimals = 1
+	}
+	if math.Abs(high)*u.per >= 1e4 {
+		u.decimals = 0 // five digits fill the column
 	}
 	return u
 }

@@ -79,7 +79,7 @@ func partial() *summary.Report {
 	r.Decode.Confidence = timeline.Medium
 	r.Decode.HeldDown = []string{"the probe saw 31 % of the traffic", "the interval is wide or crosses a threshold", "achievable bandwidth is assumed"}
 	r.TPOT, r.E2E = stat(120, 0.0213), stat(120, 11.2)
-	r.TPOT.CI95Mean = summary.Maybe[timeline.Interval]{Why: "fewer than ten blocks of time"}
+	r.TPOT.CI95Mean = summary.Maybe[timeline.Interval]{Why: "fewer than ten independent blocks of time"}
 	r.ITL = summary.Stat{Absent: "no request tells the tokens of each event"}
 	r.ICL.Flag = "21 % of the token events shared a read and have no stamp of their own"
 	r.Warnings = []string{
@@ -249,11 +249,25 @@ func TestEveryLabelHasItsSentence(t *testing.T) {
 	for _, l := range timeline.Labels() {
 		r := memory()
 		r.Decode.Bound = l
+		r.Decode.Mixture = []correlate.Part{{Label: l, Share: 1}}
 		first, _, _ := strings.Cut(text(t, r, report.Options{Width: 110}), "(")
 		if other, ok := seen[first]; ok {
 			t.Errorf("%s and %s read alike: %q", l, other, first)
 		}
 		seen[first] = l
+	}
+}
+
+func TestMixedSaysWhichOfTwoKinds(t *testing.T) {
+	r := memory()
+	r.Decode.Bound = timeline.Mixed
+	r.Decode.Mixture = []correlate.Part{{Label: timeline.Memory, Share: 0.5}, {Label: timeline.Host, Share: 0.5}}
+	if page := text(t, r, report.Options{}); !strings.HasPrefix(page, "No single limit dominates") {
+		t.Errorf("half memory and half host reads:\n%s", page)
+	}
+	r.Decode.Mixture = []correlate.Part{{Label: timeline.Mixed, Share: 0.9}, {Label: timeline.Memory, Share: 0.1}}
+	if page := text(t, r, report.Options{}); !strings.HasPrefix(page, "Prompts share") {
+		t.Errorf("mixed steps read:\n%s", page)
 	}
 }
 

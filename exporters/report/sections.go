@@ -8,9 +8,9 @@ import (
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
-// said puts a label into words.
-func said(l timeline.Label) string {
-	switch l {
+// said puts a verdict into words.
+func said(d *summary.Decode) string {
+	switch d.Bound {
 	case timeline.Memory:
 		return "Decode is bound by memory bandwidth"
 	case timeline.Compute:
@@ -18,6 +18,9 @@ func said(l timeline.Label) string {
 	case timeline.Balanced:
 		return "Decode is near both roofs at once"
 	case timeline.Mixed:
+		if len(d.Mixture) > 0 && (d.Mixture[0].Label != timeline.Mixed || d.Mixture[0].Share < dominant) {
+			return "No single limit dominates decode"
+		}
 		return "Prompts share the decode steps, and no limit dominates"
 	case timeline.Host:
 		return "Decode waits for the host"
@@ -34,11 +37,14 @@ func said(l timeline.Label) string {
 	return "What bounds decode is undetermined"
 }
 
+// dominant is the part of the decoding time that a label must hold to be that of the whole.
+const dominant = 0.6
+
 // headline is the answer in one sentence: what bounded decode, how sure that is, and how fast tokens came.
 func headline(r *summary.Report) string {
 	d := &r.Decode
 	var b strings.Builder
-	b.WriteString(said(d.Bound))
+	b.WriteString(said(d))
 	if d.Bound == timeline.Undetermined {
 		fmt.Fprintf(&b, " (%s)", d.Reason)
 	} else {

@@ -72,6 +72,9 @@ func groupRows(p *page, r *summary.Report) {
 		c := cellsOf(&g.TPOT, &n)
 		p.add(must, "  "+pad(between(g.OutputTokens), lengthWidth)+pad(along, alongWidth)+c.text+" "+c.unit)
 	}
+	if slices.ContainsFunc(r.Groups, func(g summary.Group) bool { return !g.TPOT.P99.OK() }) {
+		p.row("", must, "- too few requests to bound that percentile on both sides")
+	}
 }
 
 // Widths of the names of bins.
