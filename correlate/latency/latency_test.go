@@ -111,6 +111,18 @@ func TestTPOT(t *testing.T) {
 			want:   timeline.Known(0.020), n1: timeline.Known(0.020), kFirst: 1,
 		},
 		{
+			name:   "hidden reasoning that the observer took off already stays off",
+			r:      with(request(5, final, 300), func(r *timeline.Request) { r.ReasoningTokens = 100 }),
+			events: []timeline.TokenEvent{text(100), text(120), text(140), text(160), text(180)},
+			want:   timeline.Known(0.020), n1: timeline.Known(0.020), kFirst: 1,
+		},
+		{
+			name:   "hidden tokens withhold it where the stream tells its own counts too",
+			r:      with(request(3, timeline.CountIDs, 300), func(r *timeline.Request) { r.Flags = timeline.FlagHiddenTokens }),
+			events: []timeline.TokenEvent{ids(100, 1), ids(120, 1), ids(140, 1)},
+			want:   timeline.Absent(latency.WhyHidden), n1: timeline.Absent(latency.WhyHidden), kFirst: 1, flags: timeline.FlagHiddenTokens,
+		},
+		{
 			name: "streamed reasoning stays", r: with(request(5, final, 300), func(r *timeline.Request) { r.ReasoningTokens = 2 }),
 			events: []timeline.TokenEvent{reasoning(100), reasoning(120), text(140), text(160), text(180)},
 			want:   timeline.Known(0.020), n1: timeline.Known(0.020), kFirst: 1,

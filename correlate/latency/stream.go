@@ -22,54 +22,68 @@ type stream struct {
 	coalesced   int
 }
 
+// tally is what the events alone say.
+type tally struct {
+	sum       int  // tokens of the events that tell theirs
+	all, any  bool // whether all of them tell, or any
+	promised  bool // some tell by nothing better than the dialect's promise
+	reasoning bool // some are reasoning
+}
+
 // read sorts out events and counts. The stream's own counts beat the engine's total, for they say what came when.
 func read(r *timeline.Request, events []timeline.TokenEvent) stream {
 	s := stream{events: bearing(events), first: r.First, last: r.Last, choices: max(1, r.Choices)}
 	s.whole = len(s.events) > 0 && r.Flags&timeline.FlagEventsDropped == 0 && len(events) >= r.Events
-	sum, told, anyTold := 0, len(s.events) > 0, false
-	reasoning, promised := false, false
+	c := s.tally()
+	if s.whole || s.first.IsZero() && len(s.events) > 0 {
+		s.first, s.last = s.events[0].At, s.events[len(s.events)-1].At
+	}
+	if r.Flags&timeline.FlagHiddenTokens != 0 {
+		s.hidden = WhyHidden // they took time between the tokens that came
+	}
+	if s.counted = r.Counted != timeline.CountNone; s.counted {
+		s.n = max(0, r.OutputTokens)
+	}
+	total := s.n
+	switch byEvent := s.whole && c.all; {
+	case byEvent && (!c.promised || !s.counted):
+		s.n, s.counted, s.perEvent = c.sum, true, true
+	case s.counted:
+		s.subtractHidden(r, c.reasoning)
+		s.perEvent = byEvent && c.sum == s.n || s.whole && !c.any && len(s.events) == s.n
+	}
+	s.mismatch = s.whole && c.all && r.Counted != timeline.CountNone && c.sum != total && c.sum+r.ReasoningTokens != total
+	s.setFirst(r)
+	return s
+}
+
+// tally goes through the events once.
+func (s *stream) tally() tally {
+	c := tally{all: len(s.events) > 0}
 	for i := range s.events {
 		e := &s.events[i]
-		sum += int(max(e.Tokens, 0))
-		told, anyTold = told && counts(e.Source), anyTold || counts(e.Source)
-		promised = promised || e.Source >= timeline.CountPerEvent
-		reasoning = reasoning || e.Kind == timeline.KindReasoning
+		c.sum += int(max(e.Tokens, 0))
+		told := counts(e.Source)
+		c.all, c.any = c.all && told, c.any || told
+		c.promised = c.promised || e.Source >= timeline.CountPerEvent
+		c.reasoning = c.reasoning || e.Kind == timeline.KindReasoning
 		s.choices = max(s.choices, int(e.Choice)+1)
 		if e.Coalesced {
 			s.coalesced++
 		}
 	}
-	if s.whole || s.first.IsZero() && len(s.events) > 0 {
-		s.first, s.last = s.events[0].At, s.events[len(s.events)-1].At
-	}
-	s.counted = r.Counted != timeline.CountNone
-	s.n = max(0, r.OutputTokens)
-	if !s.counted {
-		s.n = 0
-	}
-	total := s.n
-	switch byEvent := s.whole && told; {
-	case byEvent && (!promised || !s.counted):
-		s.n, s.counted, s.perEvent = sum, true, true
-	case s.counted:
-		s.subtractHidden(r, reasoning)
-		s.perEvent = byEvent && sum == s.n || s.whole && !anyTold && len(s.events) == s.n
-	}
-	s.mismatch = s.whole && told && r.Counted != timeline.CountNone && sum != total && sum+r.ReasoningTokens != total
-	s.setFirst(r)
-	return s
+	return c
 }
 
-// subtractHidden takes reasoning tokens that were not streamed off a count that is a total.
+// subtractHidden takes reasoning tokens that were not streamed off a count that is a total. Where that leaves fewer
+// tokens than events, each of which bore one at least, the count was of the stream alone already.
 func (s *stream) subtractHidden(r *timeline.Request, streamed bool) {
-	switch {
-	case r.Flags&timeline.FlagHiddenTokens != 0:
-		s.hidden = WhyHidden
-	case r.ReasoningTokens <= 0 || streamed:
+	switch rest := s.n - r.ReasoningTokens; {
+	case s.hidden != "" || r.ReasoningTokens <= 0 || streamed:
 	case len(s.events) == 0:
 		s.hidden = WhyReasoning
-	default:
-		s.n = max(0, s.n-r.ReasoningTokens)
+	case rest >= len(s.events):
+		s.n = rest
 	}
 }
 
