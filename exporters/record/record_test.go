@@ -2,7 +2,6 @@ package record_test
 
 import (
 	"errors"
-	"fmt"
 	"iter"
 	"os"
 	"path/filepath"
@@ -169,80 +168,6 @@ func TestEveryFieldComesBack(t *testing.T) {
 	}
 }
 
-func TestFilesAreTheOwnersAlone(t *testing.T) {
-	w, dir := create(t, record.Options{})
-	w.AddToken(timeline.TokenEvent{Ref: 1, At: sec})
-	must(t, w.Close())
-	info, err := os.Stat(dir)
-	must(t, err)
-	if got := info.Mode().Perm(); got != 0o700 {
-		t.Errorf("directory has mode %o, want 700", got)
-	}
-	entries, err := os.ReadDir(dir)
-	must(t, err)
-	if len(entries) != 2 {
-		t.Errorf("%d files, want meta.json and tokens", len(entries))
-	}
-	for _, e := range entries {
-		info, err := e.Info()
-		must(t, err)
-		if got := info.Mode().Perm(); got != 0o600 {
-			t.Errorf("%s has mode %o, want 600", e.Name(), got)
-		}
-	}
-}
-
-func TestARestartBeginsASegmentAndMapsItsGPUs(t *testing.T) {
-	w, dir := create(t, record.Options{})
-	w.AddSample(&timeline.Sample{GPU: 1, Over: timeline.Span{Start: 1, End: sec}})
-	must(t, w.Close())
-	before, err := os.ReadFile(filepath.Join(dir, "samples-000001.arrows"))
-	must(t, err)
-
-	m := meta()
-	m.BootID = "boot-2"
-	m.GPUs = []timeline.GPU{{UUID: "GPU-b"}, {UUID: "GPU-c"}} // other order, one gone, one new
-	w, err = record.Open(dir, m, record.Options{})
-	must(t, err)
-	for i := range 2 {
-		w.AddSample(&timeline.Sample{GPU: i, Over: timeline.Span{Start: 1, End: 2}})
-	}
-	must(t, w.Close())
-
-	after, err := os.ReadFile(filepath.Join(dir, "samples-000001.arrows"))
-	must(t, err)
-	if string(before) != string(after) {
-		t.Error("the first segment changed")
-	}
-	r := openReader(t, dir)
-	var got []string
-	for _, s := range all(t, r.Samples()) {
-		got = append(got, r.Meta().GPUs[s.GPU].UUID)
-	}
-	if diff := cmp.Diff([]string{"GPU-b", "GPU-b", "GPU-c"}, got); diff != "" {
-		t.Errorf("GPUs mismatch (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"boot-1", "boot-2"}, r.Boots()); diff != "" {
-		t.Errorf("Boots() mismatch (-want +got):\n%s", diff)
-	}
-	if n := len(all(t, r.Merge("boot-2"))); n != 2 {
-		t.Errorf("the second boot has %d rows, want 2", n)
-	}
-}
-
-func TestOpenMakesARecordingWhereThereIsNone(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "run")
-	for range 2 {
-		w, err := record.Open(dir, meta(), record.Options{})
-		must(t, err)
-		w.AddToken(timeline.TokenEvent{Ref: 1, At: sec})
-		must(t, w.Close())
-	}
-	if n := len(all(t, openReader(t, dir).Tokens())); n != 2 {
-		t.Errorf("%d tokens, want one of each process", n)
-	}
-}
-
 func TestExtentIsThatOfTheMeasuredRows(t *testing.T) {
 	w, dir := create(t, record.Options{SegmentAge: 10 * time.Second, BatchRows: 3})
 	if _, _, ok := openReader(t, dir).Extent("boot-1"); ok {
@@ -257,13 +182,6 @@ func TestExtentIsThatOfTheMeasuredRows(t *testing.T) {
 	first, last, ok := openReader(t, dir).Extent("boot-1")
 	if !ok || first != 6*sec || last != 46*sec {
 		t.Errorf("Extent() = %d, %d, %v, want 6 s and 46 s", first/sec, last/sec, ok)
-	}
-}
-
-func TestCreateRefusesARecording(t *testing.T) {
-	_, dir := create(t, record.Options{})
-	if _, err := record.Create(dir, meta(), record.Options{}); !errors.Is(err, os.ErrExist) {
-		t.Errorf("Create() over a recording: %v, want exists", err)
 	}
 }
 
@@ -372,57 +290,6 @@ func TestARowFarOutOfOrderIsMarkedLate(t *testing.T) {
 	}
 	if diff := cmp.Diff([]uint64{2}, late); diff != "" {
 		t.Errorf("late rows mismatch (-want +got):\n%s", diff)
-	}
-}
-
-func TestTheRingKeepsTheNewest(t *testing.T) {
-	const limit = 200_000
-	w, dir := create(t, record.Options{MaxBytes: limit, SegmentBytes: 20_000})
-	for i := range timeline.Instant(300) {
-		for j := range timeline.Instant(100) {
-			w.AddToken(timeline.TokenEvent{Ref: uint64(i*7919+j*104729) % 1e9, At: i*sec + j*1e6 + i*j%997})
-		}
-		must(t, w.Flush())
-	}
-	s := w.Stats()
-	must(t, w.Close())
-	if s.Deleted == 0 || s.Bytes > limit || s.Written <= limit {
-		t.Errorf("stats %+v: want deleted files and at most %d bytes", s, limit)
-	}
-	if s.BytesPerHour <= 0 || s.Rows["tokens"] != 30_000 || s.Dropped["tokens"] != 0 {
-		t.Errorf("stats %+v: want a rate, 30000 rows and none dropped", s)
-	}
-	var size int64
-	entries, err := os.ReadDir(dir)
-	must(t, err)
-	for _, e := range entries {
-		info, err := e.Info()
-		must(t, err)
-		size += info.Size()
-	}
-	if size > limit+2000 {
-		t.Errorf("directory holds %d bytes, want at most %d and %s", size, limit, "meta.json")
-	}
-	tokens := all(t, openReader(t, dir).Tokens())
-	if n := len(tokens); n == 0 || tokens[n-1].At.Seconds() < 299 {
-		t.Errorf("%d rows, want the newest", n)
-	}
-}
-
-func TestASegmentEndsByAge(t *testing.T) {
-	w, dir := create(t, record.Options{SegmentAge: 10 * time.Second})
-	for i := range timeline.Instant(35) {
-		w.AddEvent(timeline.Event{At: (i + 1) * sec, Kind: timeline.EventMarker, GPU: timeline.NoGPU})
-		must(t, w.Flush())
-	}
-	must(t, w.Close())
-	for n := range 4 {
-		if _, err := os.Stat(filepath.Join(dir, fmt.Sprintf("events-%06d.arrows", n+1))); err != nil {
-			t.Error(err)
-		}
-	}
-	if n := len(all(t, openReader(t, dir).Events())); n != 35 {
-		t.Errorf("%d events, want 35", n)
 	}
 }
 

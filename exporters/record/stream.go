@@ -118,9 +118,16 @@ func (s *stream[T]) write(w *Writer, rows []T) error {
 	return nil
 }
 
-// begin makes the file of a stream in the Writer's segment.
+// maxTries is how many segments of another process in the same directory are stepped over.
+const maxTries = 1000
+
+// begin makes the file of a stream in the Writer's segment, or in the next one that no other process has begun.
 func begin[T any](w *Writer, t *table[T]) (*segment, error) {
 	disk, err := w.opts.create(filepath.Join(w.dir, fileName(t.kind, w.number)))
+	for try := 0; errors.Is(err, os.ErrExist) && try < maxTries; try++ {
+		w.number++
+		disk, err = w.opts.create(filepath.Join(w.dir, fileName(t.kind, w.number)))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("begin segment: %w", err)
 	}

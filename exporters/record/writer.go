@@ -21,6 +21,10 @@ const (
 	DefaultBatchRows    = 8192
 )
 
+// refBits is how many bits the numbers of one process's requests may take. The bits above tell processes apart: each
+// begins with a segment of its own, and counts its requests from one.
+const refBits = 40
+
 // Options bound a recording. The zero Options are the defaults.
 type Options struct {
 	// MaxBytes is the size of the ring: whole segments are deleted, oldest first, so that the files stay below it.
@@ -80,6 +84,7 @@ type Writer struct {
 	meta    Meta
 	gpus    gpuList // as the positions of this process go
 	number  int     // of the segment
+	refs    uint64  // added to the numbers of requests
 	closed  bool
 	kept    []file // of ended segments
 	held    int64  // bytes of kept
@@ -117,7 +122,8 @@ func Create(dir string, m Meta, o Options) (*Writer, error) {
 }
 
 // Open continues the recording in dir with its next segment, for the process and boot that m describes, and makes one
-// if there is none. Meta keeps what it held: its creation, and GPUs and targets that m does not name.
+// if there is none. Meta keeps what it held: its creation, and GPUs and targets that m does not name. Requests are
+// numbered anew above those of earlier processes.
 func Open(dir string, m Meta, o Options) (*Writer, error) {
 	old, err := readMeta(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -149,6 +155,7 @@ func open(dir string, m Meta, o Options) (*Writer, error) {
 		w.number = max(w.number, f.number+1)
 		w.keep(f)
 	}
+	w.refs = uint64(w.number-1) << refBits
 	if err := writeMeta(dir, &w.meta); err != nil {
 		return nil, err
 	}
@@ -207,40 +214,50 @@ func (w *Writer) SetTargets(targets []timeline.Target) error {
 }
 
 // AddSample adds a reading of a GPU.
-func (w *Writer) AddSample(s *timeline.Sample) { add(w, w.samples, s) }
+func (w *Writer) AddSample(s *timeline.Sample) { add(w, w.samples, *s) }
 
 // AddEngine adds a scrape of an engine.
-func (w *Writer) AddEngine(s *timeline.EngineSample) { add(w, w.engine, s) }
+func (w *Writer) AddEngine(s *timeline.EngineSample) { add(w, w.engine, *s) }
 
 // AddHost adds a reading of the host.
-func (w *Writer) AddHost(s *timeline.HostSample) { add(w, w.host, s) }
+func (w *Writer) AddHost(s *timeline.HostSample) { add(w, w.host, *s) }
 
 // AddAnchor adds a reading of the host's clocks.
-func (w *Writer) AddAnchor(a timeline.Anchor) { add(w, w.anchors, &a) }
+func (w *Writer) AddAnchor(a timeline.Anchor) { add(w, w.anchors, a) }
 
 // AddEvent adds an event of the node.
-func (w *Writer) AddEvent(e timeline.Event) { add(w, w.events, &e) }
+func (w *Writer) AddEvent(e timeline.Event) { add(w, w.events, e) }
 
 // AddOpen adds a request when it is sent, so that its tokens find it even if its end is never recorded.
-func (w *Writer) AddOpen(r *timeline.Request) { add(w, w.opens, r) }
+func (w *Writer) AddOpen(r *timeline.Request) { add(w, w.opens, w.renumbered(r)) }
 
 // AddToken adds a token event.
-func (w *Writer) AddToken(e timeline.TokenEvent) { add(w, w.tokens, &e) }
+func (w *Writer) AddToken(e timeline.TokenEvent) {
+	e.Ref += w.refs
+	add(w, w.tokens, e)
+}
 
 // AddRequest adds a request when it has ended.
-func (w *Writer) AddRequest(r *timeline.Request) { add(w, w.requests, r) }
+func (w *Writer) AddRequest(r *timeline.Request) { add(w, w.requests, w.renumbered(r)) }
+
+// renumbered returns r with the number that it has in this recording.
+func (w *Writer) renumbered(r *timeline.Request) timeline.Request {
+	c := *r
+	c.Ref += w.refs
+	return c
+}
 
 // AddCell adds a conclusion about a target's cell.
 func (w *Writer) AddCell(c *correlate.Cell) {
-	rows := cellRows(nil, c)
-	for i := range rows {
-		add(w, w.cells, &rows[i])
+	for _, row := range cellRows(nil, c) {
+		add(w, w.cells, row)
 	}
 }
 
 // add takes a row of one kind, and writes a batch when there are enough.
-func add[T any](w *Writer, s *stream[T], row *T) {
-	if at := s.table.at(row); at != 0 {
+func add[T any](w *Writer, s *stream[T], row T) {
+	s.rows = append(s.rows, row)
+	if at := s.table.at(&s.rows[len(s.rows)-1]); at != 0 {
 		if w.first == 0 || at < w.first {
 			w.first = at
 		}
@@ -249,7 +266,6 @@ func add[T any](w *Writer, s *stream[T], row *T) {
 			w.segmentStart = at
 		}
 	}
-	s.rows = append(s.rows, *row)
 	if len(s.rows) < w.opts.BatchRows || w.closed {
 		return
 	}
