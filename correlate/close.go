@@ -1,6 +1,7 @@
 package correlate
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -82,8 +83,8 @@ func (e *Engine) nextData() timeline.Instant {
 		}
 	}
 	for q := e.oldest.head; q != nil; q = q.next {
-		if f := q.flight(math.MaxInt64); f.End > e.cursor {
-			next = min(next, max(f.Start, e.cursor))
+		if end := q.rec.Over().End; q.closed && end > e.cursor {
+			next = min(next, end)
 		}
 	}
 	return next
@@ -109,7 +110,7 @@ func (e *Engine) closeCells(dst *Output, span timeline.Span) bool {
 		} else {
 			t.empty++
 		}
-		if t.empty <= maxEmpty && e.last > span.Start {
+		if t.empty <= maxEmpty && e.last > span.Start && !t.gone {
 			told = true
 			e.stats.Cells++
 			dst.Cells = append(dst.Cells, c)
@@ -153,10 +154,46 @@ func (e *Engine) cell(t *target, span timeline.Span, b *bin, broken bool) (Cell,
 	c.Level = t.now.level
 	in := e.judged(&c, t, pooled, broken)
 	c.Verdict = verdict.Judge(&in)
+	if c.Verdict.Label == timeline.Host {
+		c.Verdict.Reason += e.hostState(span)
+	}
 	scraped := t.scrapes.growthKnown(span)
-	busy := c.Active > 0 || c.Tokens > 0 || scraped || pooled.covered > 0 || anySeconds(pooled)
-	return c, pooled, busy
+	busy := c.Tokens > 0 || scraped || anySeconds(pooled)
+	if busy {
+		t.quiet = 0
+	} else {
+		t.quiet++
+	}
+	return c, pooled, busy || c.Active > 0 && t.quiet <= maxQuiet
 }
+
+// maxQuiet is how many cells come out in which a request is in flight and nothing else is known.
+const maxQuiet = 600
+
+// hostState says what of the host may explain that the GPU waited for it, if it was read near span.
+func (e *Engine) hostState(span timeline.Span) string {
+	near := timeline.Span{Start: span.Start.Add(-hostNear), End: span.End.Add(hostNear)}
+	if e.host.Has == 0 || !near.Contains(e.host.Over.End) {
+		return ""
+	}
+	for _, k := range []struct {
+		counter timeline.HostCounter
+		above   float64
+		text    string
+	}{
+		{timeline.HostSteal, 0.05, "; the hypervisor took %.0f %% of the cores"},
+		{timeline.HostCPUPressure, 0.10, "; tasks waited for a core %.0f %% of the time"},
+		{timeline.HostCPUUtil, 0.90, "; the cores were %.0f %% busy"},
+	} {
+		if v, ok := e.host.Get(k.counter); ok && v >= k.above {
+			return fmt.Sprintf(k.text, 100*v)
+		}
+	}
+	return ""
+}
+
+// hostNear is how far from a cell a reading of the host still speaks for it.
+const hostNear = 5 * time.Second
 
 func anySeconds(s *sums) bool {
 	for _, sec := range s.seconds {

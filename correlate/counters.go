@@ -85,10 +85,11 @@ func (g *gpuState) describe(spec timeline.GPU, calibrated map[string]verdict.Eta
 func (g *gpuState) add(s *timeline.Sample) bool {
 	has := s.Has &^ g.untrusted
 	ok := true
+	if s.Has&g.untrusted&timeline.GPM != 0 {
+		g.doubted = s.Over.End
+	}
 	if w := has & timeline.GPM; w != 0 {
 		ok = g.addWindow(s, w)
-	} else if s.Has&g.untrusted&timeline.GPM != 0 {
-		g.doubted, ok = s.Over.End, false
 	}
 	if m := has & gaugeSet; m != 0 {
 		g.addGauge(s, m)

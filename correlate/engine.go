@@ -135,12 +135,16 @@ func (e *Engine) SetGPUs(gpus []timeline.GPU) {
 	e.mapTargets()
 }
 
-// SetTargets replaces the configured targets. A target that keeps its name keeps its state.
+// SetTargets replaces the configured targets. A target that keeps its name keeps its state; one that is not listed any
+// more has no further cells. An empty list lets the engine find targets by their names in what comes in.
 func (e *Engine) SetTargets(targets []timeline.Target) {
 	e.implicit = len(targets) == 0
+	for _, t := range e.targets {
+		t.gone = !e.implicit
+	}
 	for _, spec := range targets {
 		if i, ok := e.byName[spec.Name]; ok {
-			e.targets[i].spec = spec
+			e.targets[i].spec, e.targets[i].gone = spec, false
 			continue
 		}
 		e.addTarget(spec)

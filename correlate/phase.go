@@ -43,7 +43,6 @@ type share struct {
 
 // attribute gives each request that decoded in the cell its part of it.
 func (e *Engine) attribute(index int, t *target, c *Cell, pooled *sums) {
-	confidence := t.run.confidence()
 	for q := e.oldest.head; q != nil; q = q.next {
 		if q.target != index {
 			continue
@@ -57,7 +56,7 @@ func (e *Engine) attribute(index int, t *target, c *Cell, pooled *sums) {
 		a := &q.acc
 		a.cells++
 		a.seconds += sec
-		a.take(c, sec, confidence)
+		a.take(c, sec, t.run.confidence())
 		a.company += t.now.decodingUntil(in.End) - t.now.decodingUntil(in.Start)
 		if in == c.Span && (!q.closed || d.End > c.Span.End) && d.Start < c.Span.Start {
 			a.sums.merge(pooled)

@@ -42,7 +42,10 @@ func (r *request) flight(t timeline.Instant) timeline.Span {
 	if start == 0 {
 		start = max(r.rec.First, r.first)
 	}
-	if r.closed {
+	switch {
+	case start == 0:
+		return timeline.Span{}
+	case r.closed:
 		return timeline.Span{Start: start, End: max(start, r.rec.Over().End)}
 	}
 	return timeline.Span{Start: start, End: max(start, t)}

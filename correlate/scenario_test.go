@@ -1,22 +1,24 @@
 package correlate_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
+	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/scenario"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
 func load(t *testing.T, path string) *scenario.Timeline {
 	t.Helper()
-	f, err := os.Open(path)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	s, err := scenario.Parse(filepath.Base(path), f)
+	s, err := scenario.Parse(filepath.Base(path), bytes.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,20 +39,23 @@ func scenarios(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := append(tests, library...)
+	all := slices.Concat(tests, library)
 	if len(all) < 20 {
 		t.Fatalf("only %d scenarios found", len(all))
 	}
 	return all
 }
 
-// TestVerdictsAgreeWithTheKernels plays every scenario and compares each cell's label with what limited its kernels.
+// TestVerdictsAgreeWithTheKernels plays every scenario, compares each cell's label with what limited its kernels, and
+// holds cells and phases to what is true of all.
 func TestVerdictsAgreeWithTheKernels(t *testing.T) {
 	var all tally
 	for _, path := range scenarios(t) {
 		tl := load(t, path)
 		var one tally
 		_, out := play(tl, 1)
+		checkCells(t, out.Cells, tl)
+		checkPhases(t, out.Phases, tl)
 		at := map[string]int{}
 		for i, x := range tl.Targets() {
 			at[x.Name] = i
@@ -79,29 +84,23 @@ func TestVerdictsAgreeWithTheKernels(t *testing.T) {
 	}
 }
 
-// TestPhasesKeepTheRequests plays every scenario and compares each phase with the request that it is of.
-func TestPhasesKeepTheRequests(t *testing.T) {
-	for _, path := range scenarios(t) {
-		t.Run(filepath.Base(path), func(t *testing.T) {
-			tl := load(t, path)
-			e, out := play(tl, 1)
-			requests := tl.Requests()
-			if len(out.Phases) != len(requests) {
-				t.Fatalf("%d phases of %d requests; %+v", len(out.Phases), len(requests), e.Stats())
-			}
-			seen := map[uint64]bool{}
-			for i := range out.Phases {
-				p := &out.Phases[i]
-				if seen[p.Request.Ref] {
-					t.Fatalf("two phases of request %d", p.Request.Ref)
-				}
-				seen[p.Request.Ref] = true
-				r := &requests[p.Request.Ref-1]
-				if n := len(r.Tokens); n > 2 {
-					near(t, "TPOT", p.Latency.TPOT.Value, (r.Tokens[n-1]-r.Tokens[0]).Seconds()/float64(n-1), 1e-9)
-				}
-			}
-			checkCells(t, out.Cells, tl)
-		})
+// checkPhases compares each phase with the request that it is of.
+func checkPhases(t *testing.T, phases []correlate.Phase, tl *scenario.Timeline) {
+	t.Helper()
+	requests := tl.Requests()
+	if len(phases) != len(requests) {
+		t.Fatalf("%s: %d phases of %d requests", tl.Name(), len(phases), len(requests))
+	}
+	seen := map[uint64]bool{}
+	for i := range phases {
+		p := &phases[i]
+		if seen[p.Request.Ref] {
+			t.Fatalf("%s: two phases of request %d", tl.Name(), p.Request.Ref)
+		}
+		seen[p.Request.Ref] = true
+		r := &requests[p.Request.Ref-1]
+		if n := len(r.Tokens); n > 2 {
+			near(t, "TPOT", p.Latency.TPOT.Value, (r.Tokens[n-1]-r.Tokens[0]).Seconds()/float64(n-1), 1e-9)
+		}
 	}
 }

@@ -20,7 +20,9 @@ type target struct {
 	seen    []seen
 	run     likeCells
 	now     probed
-	empty   int // cells in a row without anything
+	empty   int  // cells in a row without anything
+	quiet   int  // cells in a row in which no more is known than that a request is in flight
+	gone    bool // no longer configured
 }
 
 func newTarget(spec timeline.Target, _ Config) *target {
@@ -72,7 +74,7 @@ type likeCells struct {
 }
 
 // maxRun bounds the run; older cells leave it.
-const maxRun = 64
+const maxRun = 32
 
 // take adds a cell to the run, or starts one.
 func (l *likeCells) take(v *verdict.Verdict, span timeline.Span) {
@@ -89,13 +91,13 @@ func (l *likeCells) take(v *verdict.Verdict, span timeline.Span) {
 	l.total++
 }
 
-// confidence returns that of the run. It is worked out when the run has grown by a quarter or by sixteen cells, not at
+// confidence returns that of the run. It is worked out when the run has grown by a quarter or by thirty cells, not at
 // every cell.
 func (l *likeCells) confidence() timeline.Confidence {
 	if len(l.cells) == 0 {
 		return timeline.NoConfidence
 	}
-	if l.at == 0 || l.total >= l.at+min(16, 1+l.at/4) {
+	if l.at == 0 || l.total >= l.at+min(30, 1+l.at/4) {
 		l.last, l.at = verdict.Run(l.cells), l.total
 	}
 	return l.last.Confidence

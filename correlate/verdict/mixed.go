@@ -1,6 +1,8 @@
 package verdict
 
 import (
+	"math"
+
 	"github.com/tpotscope/tpotscope/correlate/roofline"
 )
 
@@ -11,7 +13,7 @@ const usualChunk = 2048
 // placeMixed places the time at the roofs inside its interval, for a cell whose steps carry prompt work. The counters
 // give the time of DRAM traffic and of tensor work; the model of segments says which part of each passes under the
 // other. How the prompt tokens were spread over the steps is not told, so that two cases are worked out, spread evenly
-// and in whole chunks, and each roof's least time of the two is kept beside the point.
+// and in whole chunks, each for a range of what kernels reach; each roof's least time of all is kept beside the point.
 func placeMixed(in *Input, p part) point {
 	floor := least{memory: max(0, p.d-p.c), compute: max(0, p.c-p.d)} // what no overlap can hide
 	mid := middle(p)
@@ -23,24 +25,50 @@ func placeMixed(in *Input, p part) point {
 	w := &in.Work
 	decode, prompt := w.Decode.Value/steps, w.Prompt.Value/steps
 	even := []weighted{{1, roofline.Step{Decode: decode, Prompt: prompt, Context: w.Context.Value}}}
-	a := place(in, p, even)
-	if prompt >= usualChunk {
-		a.low = least{a.memory, a.compute}
-		return a
+	cases := [][]weighted{even}
+	if part := prompt / max(usualChunk-decode, 1); part < 1 { // whole chunks in few steps, decode alone in the rest
+		cases = append(cases, []weighted{
+			{part, roofline.Step{Decode: decode, Prompt: prompt / part, Context: w.Context.Value}},
+			{1 - part, roofline.Step{Decode: decode, Context: w.Context.Value}},
+		})
 	}
-	// Prompt work comes in few steps with a full chunk; the rest are decode alone.
-	part := prompt / max(usualChunk-decode, 1)
-	if part >= 1 {
-		a.low = least{a.memory, a.compute}
-		return a
+	var at [2]point
+	low := least{1, 1}
+	for i, c := range cases {
+		at[i] = place(in, p, c, kernels{reach: 1})
+		for _, k := range kernelRange {
+			q := place(in, p, c, k)
+			low = least{min(low.memory, q.memory), min(low.compute, q.compute)}
+		}
 	}
-	b := place(in, p, []weighted{
-		{part, roofline.Step{Decode: decode, Prompt: prompt / part, Context: w.Context.Value}},
-		{1 - part, roofline.Step{Decode: decode, Context: w.Context.Value}},
-	})
-	out := between(a, b, p)
-	out.low = least{min(a.memory, b.memory), min(a.compute, b.compute)}
+	out := at[0]
+	if len(cases) > 1 {
+		out = between(at[0], at[1], p)
+	}
+	out.low = low
 	return out
+}
+
+// kernels says how the products of a step use the tensor cores: what part of the achievable rate they reach, and
+// whether tokens are rounded up to whole tiles.
+type kernels struct {
+	reach  float64
+	padded bool
+}
+
+// kernelRange is how far products may be from the model: shapes suit kernels well or badly, and tiles may be filled or
+// not. Close to the ridge it decides which roof a product is at.
+var kernelRange = [...]kernels{{0.8, true}, {0.8, false}, {1, false}, {1.25, false}}
+
+// tile is the tokens of a large tile of a product (CUTLASS's default tiles for these shapes are 64 to 256 rows).
+const tile = 128
+
+// rate returns the part of the achievable tensor rate that a step of that many tokens reaches.
+func (k kernels) rate(tokens float64) float64 {
+	if !k.padded || tokens <= 0 {
+		return k.reach
+	}
+	return k.reach * tokens / (math.Ceil(tokens/tile) * tile)
 }
 
 // between places the point between two cases, so that the time at the roofs comes as near as it can to the time in
@@ -70,13 +98,14 @@ type weighted struct {
 
 // place takes off each counter the part that the model says passes under the other roof, and keeps the sum inside the
 // interval that the counters allow.
-func place(in *Input, p part, steps []weighted) point {
-	rates := roofline.Rates{Bandwidth: in.Eta.Bandwidth, Tensor: in.Eta.Tensor, ExpertPart: 1}
+func place(in *Input, p part, steps []weighted, k kernels) point {
+	rates := roofline.Rates{Bandwidth: in.Eta.Bandwidth, ExpertPart: 1}
 	if in.Device.Clock.OK() {
 		rates.SMClockHz = in.Device.Clock.Value
 	}
 	var mem, hidMem, comp, hidComp float64
 	for _, s := range steps {
+		rates.Tensor = in.Eta.Tensor * k.rate(s.step.Decode+s.step.Prompt)
 		c := in.Model.Cost(s.step, rates)
 		mem += s.part * (c.MemoryS + c.HiddenMemS)
 		hidMem += s.part * c.HiddenMemS

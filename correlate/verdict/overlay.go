@@ -8,7 +8,7 @@ const (
 	throttledPart = 0.02 // of the time: less is a blip
 	slowClock     = 0.97 // of the clock that the data sheet assumes
 	lowLimit      = 0.97 // enforced power limit over the board's own
-	waitNoise     = 0.04 // spread of SM activity between ranks that their sampling explains
+	waitNoise     = 0.05 // of SM activity: three times what the means of ten windows of equal ranks differ by
 	slowRank      = 0.97 // clock of one rank over the median of the others
 )
 
@@ -76,7 +76,7 @@ func straggler(ranks []Rank) (slowest, bool) {
 		}
 	}
 	rest /= float64(len(ranks) - 1)
-	if bestSM <= 0 || bestSM-rest < waitNoise {
+	if bestSM <= 0 || bestSM-rest < waitNoise*bestSM {
 		return slowClockRank(ranks)
 	}
 	return slowest{ranks[best].UUID, (bestSM - rest) / bestSM}, true
