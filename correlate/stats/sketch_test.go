@@ -84,3 +84,18 @@ func TestDistributionKeepsOutWhatIsNoNumber(t *testing.T) {
 		t.Errorf("Len %d, mean %v, want 2 and 1.5", d.Len(), m)
 	}
 }
+func BenchmarkDistributionAdd(b *testing.B) {
+	r := rng(1)
+	xs := make([]float64, 4096)
+	for i := range xs {
+		xs[i] = 0.02 * (0.5 + r.Float64())
+	}
+	d := stats.NewDistribution(1000)
+	for i := range 2000 {
+		d.Add(xs[i])
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		d.Add(xs[i%len(xs)])
+	}
+}
