@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/exporters"
 )
 
@@ -59,6 +60,13 @@ func New(cfg Config) (*Sink, error) {
 
 // Handler returns the handler for /metrics.
 func (s *Sink) Handler() http.Handler { return s.handler }
+
+// SetTargets hands over what is known of the targets.
+func (s *Sink) SetTargets(targets []timeline.Target) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state.SetTargets(targets)
+}
 
 // Consume takes a batch in. The error names readings that are not in the catalogue; the rest is taken in all the same.
 func (s *Sink) Consume(_ context.Context, b *exporters.Batch) error {

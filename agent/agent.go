@@ -1,0 +1,234 @@
+// Package agent is the node daemon: it wires what measures (helper, probes, scrapers, host) to the store, runs the
+// correlation engine over it each second, and hands what comes out to the ways out and to the recording. It is the one
+// place where things are started, and it joins whatever it starts.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tpotscope/tpotscope/agent/hostclock"
+	"github.com/tpotscope/tpotscope/agent/probe/relay"
+	"github.com/tpotscope/tpotscope/correlate"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/exporters"
+	"github.com/tpotscope/tpotscope/exporters/record"
+	"github.com/tpotscope/tpotscope/nvml"
+)
+
+// shutdownGrace bounds what the ways out may take to send what they hold when the agent stops.
+const shutdownGrace = 5 * time.Second
+
+// Deps are what an agent is given from outside. The zero Deps are those of a production agent.
+type Deps struct {
+	Counters  nvml.Source       // instead of what the configuration names
+	HelperDir string            // where the helper is looked for before PATH
+	HelperEnv []string          // added to the helper's environment
+	Sinks     []exporters.Sink  // beside the configured ways out
+	Ready     func(Doors)       // called once, when everything listens
+	Simulated bool              // what is measured is a simulation, and everything says so
+	Note      string            // stands in the recording
+	Env       map[string]string // OTEL_* variables, as the command read them
+}
+
+// Doors are the addresses on which an agent listens. A closed door is empty.
+type Doors struct {
+	Metrics string
+	Proxy   string
+	Socket  string
+}
+
+// Agent is one node's agent. Make it with New and run it once.
+type Agent struct {
+	cfg   Config
+	deps  Deps
+	log   *slog.Logger
+	clock *hostclock.Clock
+	store *Store
+
+	relay    *relay.Relay
+	counters nvml.Source
+	targets  *targets
+	recorder *recorder
+	ways     ways
+	host     atomic.Pointer[timeline.HostSample]
+	started  timeline.Instant
+}
+
+// New returns an agent of that configuration, which must be valid.
+func New(cfg Config, deps Deps, log *slog.Logger) (*Agent, error) {
+	clock, err := hostclock.New()
+	if err != nil {
+		return nil, fmt.Errorf("read clocks: %w", err)
+	}
+	engine := correlate.DefaultConfig()
+	engine.Cell, engine.Lateness, engine.Targets = cfg.Engine.Cell, cfg.Engine.Lateness, cfg.Targets
+	if err := engine.Validate(); err != nil {
+		return nil, fmt.Errorf("correlation: %w", err)
+	}
+	a := &Agent{cfg: cfg, deps: deps, log: log, clock: clock, started: clock.Now()}
+	a.store = NewStore(correlate.New(engine), cfg.Record.Enabled)
+	a.targets = newTargets(cfg.Targets, a.store)
+	if anchor, err := clock.Anchor(); err == nil {
+		a.store.AddAnchor(anchor)
+	}
+	if a.counters, err = a.source(); err != nil {
+		return nil, err
+	}
+	if cfg.Record.Enabled {
+		if a.recorder, err = a.openRecording(); err != nil {
+			return nil, err
+		}
+	}
+	if a.ways, err = a.openWays(); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// openRecording begins a segment in the agent's recording.
+func (a *Agent) openRecording() (*recorder, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return newRecorder(a.cfg.RecordDir(), record.Meta{
+		Created: time.Now().UTC(), Host: host, BootID: a.clock.BootID(), Targets: a.cfg.Targets,
+		Versions: map[string]string{"tpotscope": a.cfg.Version}, Simulated: a.deps.Simulated, Note: a.deps.Note,
+	}, record.Options{MaxBytes: a.cfg.Record.MaxBytes}, a.store, a.log)
+}
+
+// Run runs the agent until ctx ends. The contexts of what measures end with ctx; the later stages end when nothing
+// comes any more, so that what is in flight is still told and recorded.
+func (a *Agent) Run(ctx context.Context) error {
+	late, stopLate := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLate()
+	doors, err := a.listen(ctx)
+	if err != nil {
+		return err
+	}
+	outlets, lateCtx := errgroup.WithContext(late)
+	a.ways.start(lateCtx, outlets)
+	outlets.Go(func() error { return a.serveMetrics(lateCtx, doors.metrics) })
+
+	measured, concluded := make(chan struct{}), make(chan struct{})
+	stages, _ := errgroup.WithContext(late)
+	stages.Go(func() error { defer close(concluded); return a.conclude(late, measured) })
+	if a.recorder != nil {
+		stages.Go(func() error { return a.recorder.run(concluded) })
+	}
+
+	springs, springCtx := errgroup.WithContext(ctx)
+	a.startSprings(springCtx, springs, doors)
+	if a.deps.Ready != nil {
+		a.deps.Ready(doors.addresses(a.cfg.Socket))
+	}
+	springs.Go(func() error { return a.watchLate(springCtx, lateCtx) })
+	errSprings := springs.Wait()
+	close(measured)
+	errStages := stages.Wait()
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+	defer cancel()
+	errWays := a.ways.shutdown(grace)
+	stopLate()
+	errOutlets := outlets.Wait()
+	if errors.Is(errOutlets, context.Canceled) {
+		errOutlets = nil
+	}
+	return errors.Join(errSprings, errStages, errWays, errOutlets)
+}
+
+// watchLate ends the springs when a way out failed for good.
+func (a *Agent) watchLate(ctx, late context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-late.Done():
+		return context.Cause(late)
+	}
+}
+
+// startSprings starts everything that measures.
+func (a *Agent) startSprings(ctx context.Context, g *errgroup.Group, d doors) {
+	g.Go(func() error { return a.clock.Run(ctx, time.Second, a.store.AddAnchor, a.store.AddEvent) })
+	if a.counters != nil {
+		g.Go(func() error { return a.counters.Run(ctx, a.store) })
+	}
+	for _, t := range a.cfg.Targets {
+		g.Go(func() error { return a.scrape(ctx, t) })
+	}
+	g.Go(func() error { return a.watchHost(ctx) })
+	if d.proxy != nil {
+		g.Go(func() error { return a.relay.Serve(ctx, d.proxy) })
+	}
+	if d.socket != nil {
+		g.Go(func() error { return a.serveSocket(ctx, d.socket) })
+	}
+}
+
+// conclude closes a cell each time one is due and hands out what came of it, until measured is closed and the rest is
+// told.
+func (a *Agent) conclude(ctx context.Context, measured <-chan struct{}) error {
+	tick := time.NewTicker(a.cfg.Engine.Cell)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			var out correlate.Output
+			events := a.store.Advance(&out, a.clock.Now().Add(-a.cfg.Engine.Lateness))
+			a.tell(ctx, &out, events)
+		case <-measured:
+			var out correlate.Output
+			events := a.store.Flush(&out)
+			a.tell(ctx, &out, events)
+			return nil
+		}
+	}
+}
+
+// tell hands a batch to every way out. A way out that complains is logged once a minute at most by the ways.
+func (a *Agent) tell(ctx context.Context, out *correlate.Output, events []timeline.Event) {
+	b := &exporters.Batch{
+		Anchor: a.store.Anchor(), GPUs: a.store.GPUs(), Cells: out.Cells, Phases: out.Phases, Events: events,
+		Self: a.self(),
+	}
+	if a.recorder != nil {
+		a.recorder.addCells(out.Cells)
+	}
+	a.ways.consume(ctx, b)
+}
+
+// doors are the agent's listeners.
+type doors struct {
+	metrics, proxy, socket net.Listener
+}
+
+func (d doors) addresses(socket string) Doors {
+	var out Doors
+	if d.metrics != nil {
+		out.Metrics = d.metrics.Addr().String()
+	}
+	if d.proxy != nil {
+		out.Proxy = d.proxy.Addr().String()
+	}
+	if d.socket != nil {
+		out.Socket = socket
+	}
+	return out
+}
+
+func (d doors) close() {
+	for _, l := range []net.Listener{d.metrics, d.proxy, d.socket} {
+		if l != nil {
+			_ = l.Close() // nothing was accepted yet
+		}
+	}
+}

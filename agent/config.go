@@ -1,0 +1,242 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/tpotscope/tpotscope/agent/probe/relay"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/exporters/otlp"
+	"github.com/tpotscope/tpotscope/nvml"
+)
+
+// Config is everything that can be set on an agent. Each value has its default in [DefaultConfig]; an unknown key in a
+// file is an error.
+type Config struct {
+	StateDir string       `yaml:"state_dir"`
+	Socket   string       `yaml:"socket"`
+	NVML     NVML         `yaml:"nvml"`
+	Targets  []Target     `yaml:"targets"`
+	Proxy    relay.Config `yaml:"proxy"`
+	Scrape   Scrape       `yaml:"scrape"`
+	Metrics  Metrics      `yaml:"metrics"`
+	Record   Record       `yaml:"record"`
+	OTLP     otlp.Config  `yaml:"otlp"`
+	Engine   Correlation  `yaml:"correlation"`
+	Host     Host         `yaml:"host"`
+	Version  string       `yaml:"-"`
+}
+
+// Target names one engine and the GPUs that serve it.
+type Target = timeline.Target
+
+// NVML says where counters come from.
+type NVML struct {
+	Source     string        `yaml:"source"`      // "helper", "off", or "sim:NAME" for a simulation
+	Helper     string        `yaml:"helper"`      // path of tpotscope-nvml; empty: beside this program, then on PATH
+	Library    string        `yaml:"library"`     // path of libnvidia-ml.so.1; empty: as the loader finds it
+	Period     time.Duration `yaml:"period"`      // of GPM windows, at least 100 ms
+	FastPeriod time.Duration `yaml:"fast_period"` // of clocks and reasons
+	SlowPeriod time.Duration `yaml:"slow_period"` // of all else
+	Duty       float64       `yaml:"duty"`        // most of one thread that driver calls of one GPU may take
+}
+
+// Scrape says how engines' own metrics are read.
+type Scrape struct {
+	Interval time.Duration `yaml:"interval"`
+	Timeout  time.Duration `yaml:"timeout"`
+}
+
+// Metrics is the door for scrapes and health checks.
+type Metrics struct {
+	Listen    string `yaml:"listen"` // empty: closed
+	WebConfig string `yaml:"web_config"`
+	Profile   string `yaml:"profile"` // minimal, standard or full
+}
+
+// Record says where recordings go.
+type Record struct {
+	Enabled  bool   `yaml:"enabled"`
+	Dir      string `yaml:"dir"` // empty: recordings/agent below state_dir
+	MaxBytes int64  `yaml:"max_bytes"`
+}
+
+// Correlation sets the engine that joins counters and tokens.
+type Correlation struct {
+	Cell     time.Duration `yaml:"cell"`
+	Lateness time.Duration `yaml:"lateness"` // how long a cell waits for readings that are under way
+	Warmup   time.Duration `yaml:"warmup"`   // requests sent this soon after the start are left out of percentiles
+}
+
+// Host says how the host is read.
+type Host struct {
+	Interval time.Duration `yaml:"interval"`
+}
+
+// DefaultConfig returns the defaults. StateDir and Socket depend on the user and are left to the command.
+func DefaultConfig() Config {
+	return Config{
+		NVML:    defaultNVML(),
+		Proxy:   relay.DefaultConfig(),
+		Scrape:  Scrape{Interval: time.Second, Timeout: 900 * time.Millisecond},
+		Metrics: Metrics{Listen: "127.0.0.1:19400", Profile: "standard"},
+		Record:  Record{Enabled: true, MaxBytes: 2 << 30},
+		OTLP:    otlp.DefaultConfig(),
+		Engine:  Correlation{Cell: time.Second, Lateness: 2 * time.Second},
+		Host:    Host{Interval: time.Second},
+	}
+}
+
+// RecordDir returns the directory of the agent's own recording.
+func (c *Config) RecordDir() string {
+	if c.Record.Dir != "" {
+		return c.Record.Dir
+	}
+	return filepath.Join(c.StateDir, "recordings", "agent")
+}
+
+// Validate reports every fault of c at once.
+func (c *Config) Validate() error {
+	return errors.Join(
+		c.NVML.validate(), c.validateTargets(), c.validateProxy(),
+		atLeast("scrape.interval", c.Scrape.Interval, 100*time.Millisecond),
+		atLeast("scrape.timeout", c.Scrape.Timeout, 10*time.Millisecond),
+		atLeast("host.interval", c.Host.Interval, 100*time.Millisecond),
+		c.Metrics.validate(), within("otlp", c.OTLP.Validate()), c.Engine.validate(), c.Record.validate(),
+	)
+}
+
+func atLeast(key string, d, least time.Duration) error {
+	if d < least {
+		return fmt.Errorf("%s: %v is too short, the least is %v", key, d, least)
+	}
+	return nil
+}
+
+func defaultNVML() NVML {
+	d := nvml.DefaultConfig()
+	return NVML{Source: "helper", Period: d.Period, FastPeriod: d.FastPeriod, SlowPeriod: d.SlowPeriod, Duty: d.DutyBudget}
+}
+
+// sampling returns the part that concerns rates.
+func (n *NVML) sampling() nvml.Config {
+	return nvml.Config{Period: n.Period, FastPeriod: n.FastPeriod, SlowPeriod: n.SlowPeriod, DutyBudget: n.Duty}
+}
+
+func (n *NVML) validate() error {
+	var err error
+	switch {
+	case n.Source == "helper", n.Source == "off", strings.HasPrefix(n.Source, simPrefix) && len(n.Source) > len(simPrefix):
+	default:
+		err = fmt.Errorf(`nvml.source: %q is not one of "helper", "off", "sim:NAME"`, n.Source)
+	}
+	return errors.Join(err, within("nvml", n.sampling().Validate()))
+}
+
+// simPrefix marks a source of counters that is a simulation in this process.
+const simPrefix = "sim:"
+
+func (c *Config) validateTargets() error {
+	var errs []error
+	names := map[string]bool{}
+	for i, t := range c.Targets {
+		switch {
+		case t.Name == "":
+			errs = append(errs, fmt.Errorf("targets[%d].name: missing", i))
+		case names[t.Name]:
+			errs = append(errs, fmt.Errorf("targets[%d].name: %q is there twice", i, t.Name))
+		}
+		names[t.Name] = true
+		if t.EngineURL == "" {
+			errs = append(errs, fmt.Errorf("targets[%d].engine_url: missing", i))
+		} else if err := checkURL(t.EngineURL); err != nil {
+			errs = append(errs, fmt.Errorf("targets[%d].engine_url: %w", i, err))
+		}
+		if t.TP < 0 {
+			errs = append(errs, fmt.Errorf("targets[%d].tp: %d is negative", i, t.TP))
+		}
+	}
+	if c.Proxy.Target != "" && !names[c.Proxy.Target] {
+		errs = append(errs, fmt.Errorf("proxy.target: there is no target %q", c.Proxy.Target))
+	}
+	return errors.Join(errs...)
+}
+
+func checkURL(s string) error {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return errors.New("not a URL")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("%q is not an http or https URL", s)
+	case u.Host == "":
+		return fmt.Errorf("%q names no host", s)
+	case u.User != nil:
+		return errors.New("credentials in a URL end up in logs: leave them out")
+	}
+	return nil
+}
+
+// validateProxy checks the proxy, which is off without an upstream.
+func (c *Config) validateProxy() error {
+	switch {
+	case c.Proxy.Upstream == "" && c.Proxy.Listen == "":
+		return nil
+	case c.Proxy.Upstream == "":
+		return errors.New("proxy.upstream: missing, though proxy.listen is set")
+	case c.Proxy.Listen == "":
+		return errors.New("proxy.listen: missing, though proxy.upstream is set")
+	}
+	return within("proxy", c.Proxy.Validate())
+}
+
+// within puts a section's name before each of its faults.
+func within(section string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var errs []error
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			errs = append(errs, fmt.Errorf("%s.%w", section, e))
+		}
+		return errors.Join(errs...)
+	}
+	return fmt.Errorf("%s.%w", section, err)
+}
+
+func (m *Metrics) validate() error {
+	var errs []error
+	if m.Listen != "" {
+		if _, _, err := net.SplitHostPort(m.Listen); err != nil {
+			errs = append(errs, fmt.Errorf("metrics.listen: %q is not HOST:PORT", m.Listen))
+		}
+	}
+	switch m.Profile {
+	case "minimal", "standard", "full":
+	default:
+		errs = append(errs, fmt.Errorf("metrics.profile: %q is not one of minimal, standard, full", m.Profile))
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Correlation) validate() error {
+	var errs []error
+	errs = append(errs, atLeast("correlation.cell", e.Cell, 500*time.Millisecond), atLeast("correlation.lateness", e.Lateness, 0))
+	if e.Warmup < 0 {
+		errs = append(errs, fmt.Errorf("correlation.warmup: %v is negative", e.Warmup))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Record) validate() error {
+	if r.Enabled && r.MaxBytes < 16<<20 {
+		return fmt.Errorf("record.max_bytes: %d is less than 16 MiB", r.MaxBytes)
+	}
+	return nil
+}

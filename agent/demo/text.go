@@ -1,0 +1,72 @@
+package demo
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+// Text writes the comparison for people.
+func (r *Result) Text(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\nSIMULATED: what was found, beside the scenario's truth, which the agent never saw (shares of time, %%)\n\n")
+	fmt.Fprintf(&b, "%-14s %-14s %-10s %-26s %-26s %-16s %s\n", "phase", "found", "confidence", "mem comp launch host other", "truth", "TPOT found/true", "")
+	for _, p := range r.Phases {
+		mark := "agrees"
+		if !p.Agrees {
+			mark = "DISAGREES"
+		}
+		fmt.Fprintf(&b, "%-14s %-14s %-10s %-26s %-26s %-16s %s\n", p.Name, p.Found, p.Confidence, shares(p.Shares), shares(p.Truth),
+			ms(p.FoundTPOT)+" / "+fmt.Sprintf("%.1f ms", 1000*p.TrueTPOT), mark)
+		if len(p.Overlays) > 0 {
+			fmt.Fprintf(&b, "%-14s %s", "", overlays(p.Overlays))
+			if p.Throttled.OK() {
+				fmt.Fprintf(&b, " (held by a throttle reason %.0f %% of the time, truth %.0f %%)", 100*p.Throttled.Value, 100*p.TrueThrot)
+			}
+			b.WriteByte('\n')
+		}
+	}
+	if r.Partial {
+		b.WriteString("interrupted: phases that were not played to their end are left out\n")
+	}
+	fmt.Fprintf(&b, "\ncounters came through: %s\n", r.Path)
+	fmt.Fprintf(&b, "requests: %d sent, %d answered whole, %d seen by the proxy; median TPOT on the clients' own clock %s\n",
+		r.Requests.Sent, r.Requests.Answered, r.Requests.Seen, seconds(r.Requests.ClientTPOT))
+	fmt.Fprintf(&b, "token events with a kernel stamp: %.1f %%\n", 100*r.Requests.KernelStamped)
+	fmt.Fprintf(&b, "an OTLP receiver got %d requests: %d metrics, %d points, %d spans\n",
+		r.Received.Requests, r.Received.Metrics, r.Received.Points, r.Received.Spans)
+	fmt.Fprintf(&b, "helper: %.1f %% of a core, %.0f MB resident; this process, which also plays server and clients: %.1f %%, %.0f MB\n",
+		100*r.Cost.HelperCPU, r.Cost.HelperRSS/1e6, 100*max(0, r.Cost.AgentCores-r.Cost.HelperCPU), (r.Cost.RSSBytes-r.Cost.HelperRSS)/1e6)
+	fmt.Fprintf(&b, "recording: %s (tpotscope report %s)\n", r.Dir, r.Dir)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func shares(s timeline.Shares) string {
+	return fmt.Sprintf("%3.0f %4.0f %6.0f %4.0f %5.0f", 100*s.Memory, 100*s.Compute, 100*s.Launch, 100*s.Host, 100*s.Other)
+}
+
+func ms(m timeline.Measure) string {
+	if !m.OK() {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", 1000*m.Value)
+}
+
+func seconds(v float64) string {
+	if math.IsNaN(v) {
+		return "not defined"
+	}
+	return fmt.Sprintf("%.2f ms", 1000*v)
+}
+
+func overlays(list []timeline.Overlay) string {
+	words := make([]string, len(list))
+	for i, o := range list {
+		words[i] = strings.ReplaceAll(string(o), "_", " ")
+	}
+	return strings.Join(words, ", ")
+}

@@ -1,0 +1,135 @@
+// Package doctor says what this node can measure, what it cannot, why, and who can change that: the helper, the
+// driver's library, each GPU's counters, permissions, the engine, the agent's own places. It changes nothing.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+// State is how one check ended.
+type State string
+
+// The states.
+const (
+	Fine    State = "ok"
+	Warning State = "warn" // goes on with less
+	Failed  State = "fail" // what it stands for cannot be measured
+	Skipped State = "skip" // could not be checked, for a reason that another check gives
+)
+
+// Check is the outcome of one check.
+type Check struct {
+	Name   string `json:"name"`
+	State  State  `json:"state"`
+	Detail string `json:"detail"`
+	Who    string `json:"who,omitempty"` // can change it: "you", "the cluster's admin", "nobody: the hardware lacks it"
+	Fix    string `json:"fix,omitempty"` // the exact step
+}
+
+// Report is everything the checks found.
+type Report struct {
+	Schema    string         `json:"schema"`
+	Time      time.Time      `json:"time"`
+	Simulated bool           `json:"simulated"`
+	Checks    []Check        `json:"checks"`
+	GPUs      []timeline.GPU `json:"gpus"`
+	Engines   []Engine       `json:"engines"`
+	CanSay    []string       `json:"can_say"`
+	CannotSay []string       `json:"cannot_say"`
+}
+
+// Schema names the JSON form of a report.
+const Schema = "tpotscope.doctor/1"
+
+// Engine is an LLM server that answered.
+type Engine struct {
+	URL     string `json:"url"`
+	Kind    string `json:"kind"`
+	Model   string `json:"model,omitempty"`
+	Version string `json:"version,omitempty"`
+}
+
+// Options say what is checked.
+type Options struct {
+	HelperDir string        // looked in before PATH
+	Helper    string        // instead of looking
+	Library   string        // of the driver
+	Env       []string      // of the helper, whole
+	Simulated bool          // the library is a simulation
+	Engines   []string      // URLs; empty: the usual local ports
+	Socket    string        // of the agent
+	StateDir  string        // where recordings go
+	Timeout   time.Duration // of each check that waits; zero: 15 s
+}
+
+// Run makes all checks. It returns what was found even if ctx ends before all are made.
+func Run(ctx context.Context, o Options) *Report {
+	if o.Timeout == 0 {
+		o.Timeout = 15 * time.Second
+	}
+	r := &Report{Schema: Schema, Time: time.Now(), Simulated: o.Simulated}
+	r.add(checkClocks())
+	r.add(checkStamps())
+	probed := r.checkHelper(ctx, o)
+	if probed != nil {
+		r.checkGPUs(probed)
+	}
+	r.checkEngines(ctx, o)
+	r.add(checkAgent(ctx, o.Socket))
+	r.add(checkState(o.StateDir))
+	r.conclude(probed)
+	return r
+}
+
+func (r *Report) add(c Check) { r.Checks = append(r.Checks, c) }
+
+// Worst returns the worst state of all checks.
+func (r *Report) Worst() State {
+	worst := Fine
+	for _, c := range r.Checks {
+		switch c.State {
+		case Failed:
+			return Failed
+		case Warning:
+			worst = Warning
+		case Fine, Skipped:
+		}
+	}
+	return worst
+}
+
+// conclude says in words what the findings allow to be said, and what not.
+func (r *Report) conclude(p *findings) {
+	windows := 0
+	for _, g := range r.GPUs {
+		if g.GPM {
+			windows++
+		}
+	}
+	switch {
+	case p == nil || len(r.GPUs) == 0:
+		r.CannotSay = append(r.CannotSay, "what bounds decode: no GPU counters")
+	case windows == len(r.GPUs):
+		r.CanSay = append(r.CanSay, "what bounds decode, per cell of 1 s, from windows of 110 ms; never per token")
+	default:
+		r.CannotSay = append(r.CannotSay, fmt.Sprintf("what bounds decode on %d of %d GPUs: they have no activity windows (GPM, Hopper and newer)",
+			len(r.GPUs)-windows, len(r.GPUs)))
+	}
+	if len(r.Engines) > 0 {
+		r.CanSay = append(r.CanSay, "batch, tokens and mean TPOT of the engine without touching traffic (evidence L0)")
+	} else {
+		r.CannotSay = append(r.CannotSay, "batch, prompt tokens, traffic coverage: no engine answered on "+usualPortsText)
+	}
+	r.CanSay = append(r.CanSay, "TTFT, TPOT and gaps per request, with the proxy in the path (evidence L3)")
+	for _, c := range r.Checks {
+		if c.Name == "dram_util" && c.State != Fine {
+			r.CanSay = slices.DeleteFunc(r.CanSay, func(s string) bool { return len(s) > 9 && s[:9] == "what boun" })
+			r.CannotSay = append(r.CannotSay, "memory-bound or not: DRAM bandwidth cannot be read ("+c.Detail+")")
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/nvml/remote"
+)
+
+// findings are what the helper's probe prints.
+type findings struct {
+	Driver           string   `json:"driver"`
+	MissingFunctions []string `json:"missing_functions"`
+	remote.Findings
+}
+
+// missingSymbol is the exit code of a process whose dynamic loader did not find a symbol.
+const missingSymbol = 127
+
+// checkHelper finds the helper and lets it probe the driver. It returns nil if that gave nothing.
+func (r *Report) checkHelper(ctx context.Context, o Options) *findings {
+	path := o.Helper
+	if path == "" {
+		found, err := remote.Find(o.HelperDir)
+		if err != nil {
+			r.add(Check{"helper", Failed, remote.HelperName + " is neither beside this program nor on PATH", "you",
+				"build it with `make` (needs gcc) and keep both binaries in one folder"})
+			return nil
+		}
+		path = found
+	}
+	r.add(Check{Name: "helper", State: Fine, Detail: path})
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	args := []string{"--probe"}
+	if o.Library != "" {
+		args = append(args, "--library", o.Library)
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = withoutBindNow(o.Env)
+	cmd.WaitDelay = time.Second
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err := cmd.Run()
+	if err != nil {
+		r.add(explainProbe(ctx, err, strings.TrimSpace(errOut.String()), o))
+		return nil
+	}
+	var f findings
+	if err := json.Unmarshal(out.Bytes(), &f); err != nil {
+		r.add(Check{"driver", Failed, "the helper's answer is not understood: helper and agent are of different versions", "you",
+			"install both binaries from one build"})
+		return nil
+	}
+	detail := "driver " + f.Driver
+	if o.Simulated {
+		detail = "SIMULATED driver " + f.Driver
+	}
+	if n := len(f.MissingFunctions); n > 0 {
+		detail += fmt.Sprintf("; lacks %d functions this version knows, and is read without them", n)
+	}
+	r.add(Check{Name: "driver", State: Fine, Detail: detail})
+	return &f
+}
+
+// withoutBindNow is env without what would resolve every symbol of the driver at once.
+func withoutBindNow(env []string) []string {
+	kept := make([]string, 0, len(env))
+	for _, kv := range env {
+		if !strings.HasPrefix(kv, "LD_BIND_NOW=") {
+			kept = append(kept, kv)
+		}
+	}
+	return kept
+}
+
+// explainProbe turns a failed probe into what it means.
+func explainProbe(ctx context.Context, err error, stderr string, o Options) Check {
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return Check{"driver", Failed, fmt.Sprintf("the driver did not answer within %v: it hangs", o.Timeout), "the cluster's admin",
+			"look for Xid lines in `dmesg`; a hung driver needs a GPU reset or a reboot"}
+	case errors.As(err, &exit) && exit.ExitCode() == missingSymbol:
+		return Check{"driver", Failed, "the driver's library lacks a function: " + lastLine(stderr), "the cluster's admin",
+			"install a driver and library of one version, R525 or newer"}
+	case strings.Contains(stderr, "library not found"), strings.Contains(stderr, "LIBRARY_NOT_FOUND"):
+		return Check{"driver", Failed, "libnvidia-ml.so.1 was not found: no NVIDIA driver on this host or in this container", "you",
+			"in a container: NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=utility; elsewhere: install the driver, or name the library with --set nvml.library=PATH"}
+	}
+	if stderr == "" {
+		stderr = err.Error()
+	}
+	return Check{"driver", Failed, lastLine(stderr), "the cluster's admin", "see whether `nvidia-smi` works on this host"}
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.TrimPrefix(lines[len(lines)-1], remote.HelperName+": ")
+}
+
+// checkGPUs turns what the probe found into checks: one line for what works, one for each thing that does not.
+func (r *Report) checkGPUs(f *findings) {
+	r.GPUs = f.GPUs
+	if len(f.GPUs) == 0 {
+		r.add(Check{"gpus", Failed, "the driver lists no GPU", "you", "in a container: set NVIDIA_VISIBLE_DEVICES=all"})
+		return
+	}
+	names := map[string]int{}
+	for _, g := range f.GPUs {
+		names[g.Name]++
+	}
+	var parts []string
+	for _, g := range f.GPUs {
+		if n := names[g.Name]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d x %s", n, g.Name))
+			names[g.Name] = 0
+		}
+	}
+	r.add(Check{Name: "gpus", State: Fine, Detail: strings.Join(parts, ", ")})
+	byCall := map[string][]remote.CallState{}
+	var order []string
+	for _, c := range f.Capabilities {
+		if byCall[c.Call] == nil {
+			order = append(order, c.Call)
+		}
+		byCall[c.Call] = append(byCall[c.Call], c)
+	}
+	fine := 0
+	for _, call := range order {
+		if c, ok := explainCall(call, byCall[call], len(f.GPUs)); ok {
+			r.add(c)
+		} else {
+			fine++
+		}
+	}
+	if fine > 0 {
+		r.add(Check{Name: "counters", State: Fine, Detail: fmt.Sprintf("%d of %d counters can be read on every GPU", fine, len(order))})
+	}
+	r.checkLatency(f)
+}
+
+// explainCall returns the check of one counter that is not fine on every GPU.
+func explainCall(call string, states []remote.CallState, gpus int) (Check, bool) {
+	counts, worst := map[string]int{}, timeline.StateOK.String()
+	for _, s := range states {
+		counts[s.State]++
+		if s.State != timeline.StateOK.String() {
+			worst = s.State
+		}
+	}
+	if worst == timeline.StateOK.String() {
+		return Check{}, false
+	}
+	where := fmt.Sprintf("on %d of %d GPUs: %s", counts[worst], gpus, strings.ReplaceAll(worst, "_", " "))
+	switch worst {
+	case timeline.StateUnsupported.String():
+		return Check{call, Warning, where, "nobody: this hardware or driver does not have it", ""}, true
+	case timeline.StateNoPermission.String():
+		return Check{call, Failed, where, "the cluster's admin",
+			"run the agent as root; in a container `privileged: true` (CAP_SYS_ADMIN alone was reported to be lost after minutes, NVIDIA/DCGM#214)"}, true
+	case timeline.StateLost.String():
+		return Check{call, Failed, where, "the cluster's admin", "look for Xid 79 in `dmesg`; the GPU needs a reset or a reboot"}, true
+	}
+	return Check{call, Warning, where, "the cluster's admin", "run `tpotscope doctor` again; if it stays, look in `dmesg`"}, true
+}
+
+// checkLatency warns if the driver is too slow for the default rates.
+func (r *Report) checkLatency(f *findings) {
+	for _, l := range f.Latency {
+		if l.MeanUS > 20_000 {
+			r.add(Check{"latency", Warning, fmt.Sprintf("%s takes %.0f ms on GPU %d", l.Call, l.MeanUS/1000, l.GPU), "you",
+				"the sampler lowers its rate by itself; set nvml.period higher to be explicit"})
+			return
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tpotscope/tpotscope/agent/ingest"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/nvml/remote"
+)
+
+// staleAfter is how old the newest window of a GPU may be before health says that its counters stopped.
+const staleAfter = 3 * time.Second
+
+// listen opens every door, or none.
+func (a *Agent) listen(ctx context.Context) (doors, error) {
+	var d doors
+	var err error
+	if a.relay, err = a.openRelay(); err != nil {
+		return d, err
+	}
+	var lc net.ListenConfig
+	open := func(dst *net.Listener, network, address, what string) error {
+		if address == "" {
+			return nil
+		}
+		l, err := lc.Listen(ctx, network, address)
+		if err != nil {
+			return fmt.Errorf("open %s: %w", what, err)
+		}
+		*dst = l
+		return nil
+	}
+	if err := freeSocket(ctx, a.cfg.Socket); err != nil {
+		return d, err
+	}
+	err = errors.Join(
+		open(&d.metrics, "tcp", a.cfg.Metrics.Listen, "metrics door"),
+		open(&d.proxy, "tcp", a.cfg.Proxy.Listen, "proxy door"),
+		open(&d.socket, "unix", a.cfg.Socket, "agent socket"),
+	)
+	if err == nil && d.socket != nil {
+		err = os.Chmod(a.cfg.Socket, 0o660)
+	}
+	if err != nil {
+		d.close()
+		return doors{}, err
+	}
+	return d, nil
+}
+
+// freeSocket makes the socket's folder and removes a socket that nobody answers on any more.
+func freeSocket(ctx context.Context, path string) error {
+	if path == "" {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return fmt.Errorf("make folder of the agent socket: %w", err)
+	}
+	st, err := os.Lstat(path)
+	if err != nil {
+		return nil //nolint:nilerr // there is none, or the listener will say what is wrong
+	}
+	if st.Mode()&os.ModeSocket == 0 {
+		return fmt.Errorf("open agent socket: %s is there and is no socket", path)
+	}
+	dialer := net.Dialer{Timeout: time.Second}
+	if conn, err := dialer.DialContext(ctx, "unix", path); err == nil {
+		_ = conn.Close() // only asked whether somebody answers
+		return fmt.Errorf("open agent socket: an agent runs on %s already", path)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("remove dead agent socket: %w", err)
+	}
+	return nil
+}
+
+// serve runs an HTTP server on l until ctx ends.
+func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	srv := &http.Server{
+		Handler: h, Protocols: &protocols, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve %s: %w", l.Addr(), err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if err := srv.Shutdown(grace); err != nil {
+			return srv.Close()
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+// serveMetrics serves scrapes and health checks.
+func (a *Agent) serveMetrics(ctx context.Context, l net.Listener) error {
+	if l == nil {
+		<-ctx.Done()
+		return nil
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", a.ways.prom.Handler())
+	mux.HandleFunc("GET /healthz", a.healthz)
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("tpotscope: /metrics /healthz /readyz\n"))
+	})
+	return serve(ctx, l, mux, a.log)
+}
+
+// serveSocket serves what probes report.
+func (a *Agent) serveSocket(ctx context.Context, l net.Listener) error {
+	path, h, err := ingest.NewHandler(ingest.Config{
+		Sink:   func(s ingest.Source) timeline.RequestSink { return a.store.Source(a.targets.only()) },
+		Now:    a.clock.Now,
+		Anchor: a.store.Anchor,
+	})
+	if err != nil {
+		return fmt.Errorf("open ingest: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle(path, h)
+	mux.HandleFunc("GET /healthz", a.healthz)
+	return serve(ctx, l, mux, a.log)
+}
+
+// health is the JSON form of /healthz.
+type health struct {
+	Status       string             `json:"status"` // "ok" or "degraded"
+	Simulated    bool               `json:"simulated,omitempty"`
+	UptimeS      float64            `json:"uptime_s"`
+	GPUs         []gpuHealth        `json:"gpus"`
+	Why          []string           `json:"why,omitempty"`
+	Capabilities []capabilityHealth `json:"capabilities,omitempty"` // those that are not ok
+	Drops        Drops              `json:"drops"`
+	Helper       *remote.Stats      `json:"helper,omitempty"`
+	Targets      []timeline.Target  `json:"targets"`
+}
+
+type gpuHealth struct {
+	UUID  string  `json:"uuid"`
+	Name  string  `json:"name"`
+	AgeS  float64 `json:"newest_window_age_s"`
+	State string  `json:"state"`
+}
+
+type capabilityHealth struct {
+	GPU    string `json:"gpu"`
+	Call   string `json:"call"`
+	State  string `json:"state"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// healthz tells the state of the agent. It answers 200 while the agent runs, degraded or not: what is missing is said
+// in the body, and is no reason to restart it.
+func (a *Agent) healthz(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(a.health()) // the client went away
+}
+
+func (a *Agent) health() health {
+	now, known, gpus := a.clock.Now(), a.store.Health(), a.store.GPUs()
+	h := health{
+		Status: "ok", Simulated: a.deps.Simulated, UptimeS: now.Sub(a.started).Seconds(), GPUs: []gpuHealth{},
+		Drops: a.store.Drops(), Targets: a.targets.all(),
+	}
+	if src, ok := a.counters.(*remote.Source); ok {
+		st := src.Stats()
+		h.Helper = &st
+	}
+	for i, g := range gpus {
+		one := gpuHealth{UUID: g.UUID, Name: g.Name, State: "ok"}
+		latest, ok := known.Latest[i]
+		if one.AgeS = now.Sub(latest).Seconds(); !ok || now.Sub(latest) > staleAfter {
+			one.State = timeline.StateStale.String()
+			h.Why = append(h.Why, fmt.Sprintf("no counters of GPU %s for %.0f s", timeline.ShortUUID(g.UUID), one.AgeS))
+		}
+		h.GPUs = append(h.GPUs, one)
+	}
+	for _, c := range known.Capabilities {
+		if c.State != timeline.StateOK && c.GPU >= 0 && c.GPU < len(gpus) {
+			h.Capabilities = append(h.Capabilities, capabilityHealth{gpus[c.GPU].UUID, c.Call, c.State.String(), c.Detail})
+		}
+	}
+	switch {
+	case known.Lost:
+		h.Why = append(h.Why, "counters stopped: "+known.Why)
+	case a.counters == nil:
+		h.Why = append(h.Why, "no counters: nvml.source is off, or the helper was not found")
+	}
+	if len(h.Why) > 0 {
+		h.Status = "degraded"
+	}
+	return h
+}

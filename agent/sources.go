@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/tpotscope/tpotscope/agent/probe/relay"
+	"github.com/tpotscope/tpotscope/agent/scrape"
+	"github.com/tpotscope/tpotscope/correlate/scenario"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/nvml"
+	"github.com/tpotscope/tpotscope/nvml/remote"
+	"github.com/tpotscope/tpotscope/nvml/sim"
+)
+
+// source returns where counters come from: what was handed in, the helper, a simulation, or nothing.
+func (a *Agent) source() (nvml.Source, error) {
+	n := &a.cfg.NVML
+	switch {
+	case a.deps.Counters != nil:
+		return a.deps.Counters, nil
+	case n.Source == "off":
+		return nil, nil //nolint:nilnil // no source is what the configuration asks for
+	case strings.HasPrefix(n.Source, simPrefix):
+		return a.simulation(strings.TrimPrefix(n.Source, simPrefix))
+	}
+	path := n.Helper
+	if path == "" {
+		found, err := remote.Find(a.deps.HelperDir)
+		if err != nil {
+			a.log.Warn("no counters: helper not found", slog.String("helper", remote.HelperName), slog.Any("err", err))
+			return nil, nil //nolint:nilnil // the agent goes on without counters, and says so
+		}
+		path = found
+	}
+	return remote.NewSource(remote.Options{
+		Helper: path, Library: n.Library, Env: a.deps.HelperEnv, Config: n.sampling(), Logger: a.log, Now: a.clock.Now,
+	}), nil
+}
+
+// simulation plays a scenario on devices in this process. The name is that of a shipped scenario or of a file.
+func (a *Agent) simulation(name string) (nvml.Source, error) {
+	s, err := OpenScenario(name)
+	if err != nil {
+		return nil, err
+	}
+	tl, err := s.Run()
+	if err != nil {
+		return nil, fmt.Errorf("run scenario %s: %w", name, err)
+	}
+	a.log.Warn("counters are SIMULATED", slog.String("scenario", tl.Name()))
+	a.deps.Simulated = true
+	lib := sim.NewLibrary(sim.Scenario(tl), sim.Options{Loop: true}, a.clock.Now)
+	return remote.NewLocal(lib, a.cfg.NVML.sampling(), a.clock.Now), nil
+}
+
+// OpenScenario opens a scenario by the name of a file, else by that of a shipped one.
+func OpenScenario(name string) (*scenario.Scenario, error) {
+	f, err := os.Open(name)
+	switch {
+	case err == nil:
+		defer f.Close()
+		return scenario.Parse(filepath.Base(name), f)
+	case os.IsNotExist(err) && !strings.ContainsRune(name, filepath.Separator):
+		s, err := scenario.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("open scenario: there is no file %q, and of the shipped ones only %s", name,
+				strings.Join(scenario.Library(), ", "))
+		}
+		return s, nil
+	}
+	return nil, fmt.Errorf("open scenario: %w", pathCause(err))
+}
+
+// pathCause names the file of a failed open without the call.
+func pathCause(err error) error {
+	if p, ok := err.(*fs.PathError); ok {
+		return fmt.Errorf("%s: %w", p.Path, p.Err)
+	}
+	return err
+}
+
+// scrape reads one target's engine until ctx ends.
+func (a *Agent) scrape(ctx context.Context, t timeline.Target) error {
+	cfg := scrape.DefaultConfig()
+	cfg.Target, cfg.URL = t.Name, t.EngineURL
+	cfg.Interval, cfg.Timeout = a.cfg.Scrape.Interval, a.cfg.Scrape.Timeout
+	s, err := scrape.New(cfg, a.clock.Now, scrape.Sink{
+		Sample: a.store.AddEngine,
+		Event: func(e timeline.Event) {
+			a.log.Info("engine", slog.String("target", t.Name), slog.String("event", string(e.Kind)), slog.String("detail", e.Detail))
+			a.store.AddEvent(e)
+		},
+		Identity: func(id scrape.Identity) {
+			a.log.Info("engine identified", slog.String("target", t.Name), slog.String("engine", id.Engine), slog.String("model", id.Model))
+			a.ways.setTargets(a.targets.identify(t.Name, id))
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("target %s: %w", t.Name, err)
+	}
+	return s.Run(ctx)
+}
+
+// openRelay returns the proxy inside the agent, or nil if it is off.
+func (a *Agent) openRelay() (*relay.Relay, error) {
+	cfg := a.cfg.Proxy
+	if cfg.Upstream == "" {
+		return nil, nil //nolint:nilnil // the proxy is off
+	}
+	if cfg.Target == "" {
+		cfg.Target = a.targets.ofUpstream(cfg.Upstream)
+	}
+	r, err := relay.New(cfg, a.clock, a.store.Source(cfg.Target), nil, a.log)
+	if err != nil {
+		return nil, fmt.Errorf("open proxy: %w", err)
+	}
+	return r, nil
+}
+
+// Sampling returns the rates at which cfg has GPUs read.
+func Sampling(cfg *Config) nvml.Config { return cfg.NVML.sampling() }

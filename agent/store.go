@@ -1,0 +1,327 @@
+package agent
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tpotscope/tpotscope/correlate"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+// Sizes of the queues between what measures and what writes. Each holds several seconds of the busiest node that is
+// planned for (8 GPUs, 256 streams of 50 tokens a second).
+const (
+	maxPendingTokens   = 1 << 18
+	maxPendingSamples  = 1 << 15
+	maxPendingRequests = 1 << 15
+	maxPendingOther    = 1 << 12
+)
+
+// pending is what was measured and is not yet recorded.
+type pending struct {
+	samples  []timeline.Sample
+	engine   []timeline.EngineSample
+	host     []timeline.HostSample
+	anchors  []timeline.Anchor
+	opens    []timeline.Request // as they were sent
+	requests []timeline.Request // as they ended
+	tokens   []timeline.TokenEvent
+	events   []timeline.Event
+	gpus     []timeline.GPU // when the list changed
+}
+
+func (p *pending) reset() {
+	p.samples, p.engine, p.host = p.samples[:0], p.engine[:0], p.host[:0]
+	p.anchors, p.opens, p.requests = p.anchors[:0], p.opens[:0], p.requests[:0]
+	p.tokens, p.events = p.tokens[:0], p.events[:0]
+	p.gpus = nil
+}
+
+// Drops counts what the store's queues could not hold, by kind.
+type Drops struct {
+	Samples, Tokens, Requests, Other uint64
+}
+
+// Store is where everything measured meets. It numbers requests, feeds the correlation engine and queues what is to be
+// recorded. All methods are safe for concurrent use and none blocks on anything but the store's own short lock.
+type Store struct {
+	refs atomic.Uint64
+
+	mu      sync.Mutex
+	engine  *correlate.Engine
+	gpus    []timeline.GPU
+	caps    map[capKey]timeline.Capability
+	anchor  timeline.Anchor
+	queue   pending
+	keep    bool // queue for a recording
+	drops   Drops
+	latest  map[int]timeline.Instant // newest whole reading of each GPU
+	events  []timeline.Event         // since the last Advance
+	lost    bool
+	lostWhy string
+}
+
+type capKey struct {
+	gpu  int
+	call string
+}
+
+// NewStore returns a store that feeds engine. With keep, what is measured is also queued for a recording, and the
+// caller has to drain it.
+func NewStore(engine *correlate.Engine, keep bool) *Store {
+	return &Store{
+		engine: engine, keep: keep,
+		caps: map[capKey]timeline.Capability{}, latest: map[int]timeline.Instant{},
+	}
+}
+
+var _ timeline.GPUSink = (*Store)(nil)
+
+// SetGPUs takes the list of GPUs.
+func (s *Store) SetGPUs(gpus []timeline.GPU) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gpus = slices.Clone(gpus)
+	s.queue.gpus = s.gpus
+	s.engine.SetGPUs(s.gpus)
+}
+
+// AddSample takes one reading of a GPU.
+func (s *Store) AddSample(sample *timeline.Sample) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engine.AddSample(sample)
+	s.lost = false
+	if sample.Has&timeline.GPM != 0 || s.latest[sample.GPU] == 0 {
+		s.latest[sample.GPU] = sample.Over.End
+	}
+	if s.keep {
+		s.queue.samples = push(s.queue.samples, *sample, maxPendingSamples, &s.drops.Samples)
+	}
+}
+
+// AddCapability takes the state of one call on one GPU.
+func (s *Store) AddCapability(c timeline.Capability) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.caps[capKey{c.GPU, c.Call}] = c
+	s.engine.AddCapability(c)
+}
+
+// AddEvent takes something that happened.
+func (s *Store) AddEvent(e timeline.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engine.AddEvent(e)
+	if e.Kind == timeline.EventSamplerLost {
+		s.lost, s.lostWhy = true, e.Detail
+	}
+	s.events = push(s.events, e, maxPendingOther, &s.drops.Other)
+	if s.keep {
+		s.queue.events = push(s.queue.events, e, maxPendingOther, &s.drops.Other)
+	}
+}
+
+// AddEngine takes one scrape of an engine.
+func (s *Store) AddEngine(e *timeline.EngineSample) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engine.AddEngine(e)
+	if s.keep {
+		s.queue.engine = push(s.queue.engine, *e, maxPendingOther, &s.drops.Other)
+	}
+}
+
+// AddHost takes one reading of the host.
+func (s *Store) AddHost(h *timeline.HostSample) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engine.AddHost(h)
+	if s.keep {
+		s.queue.host = push(s.queue.host, *h, maxPendingOther, &s.drops.Other)
+	}
+}
+
+// AddAnchor takes a reading of the host's clocks.
+func (s *Store) AddAnchor(a timeline.Anchor) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.anchor = a
+	if s.keep {
+		s.queue.anchors = push(s.queue.anchors, a, maxPendingOther, &s.drops.Other)
+	}
+}
+
+// SetTargets replaces the targets.
+func (s *Store) SetTargets(targets []timeline.Target) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engine.SetTargets(targets)
+}
+
+// Source returns the sink of one observer of requests. Observers number their requests as they like; the store gives
+// each request a number of its own. A request whose record names no target gets the given one.
+func (s *Store) Source(target string) timeline.RequestSink {
+	return &source{store: s, target: target, refs: map[uint64]uint64{}}
+}
+
+// source renumbers the requests of one observer.
+type source struct {
+	store  *Store
+	target string
+
+	mu   sync.Mutex
+	refs map[uint64]uint64 // of requests that are open
+}
+
+var _ timeline.RequestSink = (*source)(nil)
+
+// ref returns the store's number of an observer's request.
+func (o *source) ref(theirs uint64) uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	r, ok := o.refs[theirs]
+	if !ok {
+		r = o.store.refs.Add(1)
+		o.refs[theirs] = r
+	}
+	return r
+}
+
+// OpenRequest takes a request that was sent.
+func (o *source) OpenRequest(r *timeline.Request) {
+	open := o.rename(r)
+	s := o.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engine.Open(&open)
+	if s.keep {
+		s.queue.opens = push(s.queue.opens, open, maxPendingRequests, &s.drops.Requests)
+	}
+}
+
+// AddToken takes one event of an open request.
+func (o *source) AddToken(e timeline.TokenEvent) {
+	e.Ref = o.ref(e.Ref)
+	s := o.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engine.Token(e)
+	if s.keep {
+		s.queue.tokens = push(s.queue.tokens, e, maxPendingTokens, &s.drops.Tokens)
+	}
+}
+
+// CloseRequest takes the whole record of a request that ended.
+func (o *source) CloseRequest(r *timeline.Request) {
+	closed := o.rename(r)
+	o.mu.Lock()
+	delete(o.refs, r.Ref)
+	o.mu.Unlock()
+	s := o.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engine.Close(&closed)
+	if s.keep {
+		s.queue.requests = push(s.queue.requests, closed, maxPendingRequests, &s.drops.Requests)
+	}
+}
+
+func (o *source) rename(r *timeline.Request) timeline.Request {
+	own := *r
+	own.Ref = o.ref(r.Ref)
+	if own.Target == "" {
+		own.Target = o.target
+	}
+	return own
+}
+
+// Advance closes every cell that ends at or before upTo and returns what came out, with the events since the last
+// call.
+func (s *Store) Advance(dst *correlate.Output, upTo timeline.Instant) []timeline.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engine.Advance(dst, upTo)
+	return s.takeEvents()
+}
+
+// Flush closes everything that is left.
+func (s *Store) Flush(dst *correlate.Output) []timeline.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engine.Flush(dst)
+	return s.takeEvents()
+}
+
+func (s *Store) takeEvents() []timeline.Event {
+	events := s.events
+	s.events = nil
+	return events
+}
+
+// drain hands over what is to be recorded. The caller gives the last one back.
+func (s *Store) drain(back pending) pending {
+	back.reset()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	full := s.queue
+	s.queue = back
+	return full
+}
+
+// Anchor returns the newest reading of the host's clocks.
+func (s *Store) Anchor() timeline.Anchor {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.anchor
+}
+
+// GPUs returns the list of GPUs.
+func (s *Store) GPUs() []timeline.GPU {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gpus
+}
+
+// Drops returns what the queues could not hold.
+func (s *Store) Drops() Drops {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.drops
+}
+
+// Health says what is known of the counters: the newest reading of each GPU, and why there is none if the sampler is
+// gone.
+type Health struct {
+	Latest       map[int]timeline.Instant
+	Lost         bool
+	Why          string
+	Capabilities []timeline.Capability
+}
+
+// Health returns the state of the counters.
+func (s *Store) Health() Health {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	caps := slices.SortedFunc(maps.Values(s.caps), func(a, b timeline.Capability) int {
+		if a.GPU != b.GPU {
+			return a.GPU - b.GPU
+		}
+		if a.Call < b.Call {
+			return -1
+		}
+		return 1
+	})
+	return Health{Latest: maps.Clone(s.latest), Lost: s.lost, Why: s.lostWhy, Capabilities: caps}
+}
+
+// push appends v to q unless q is full, which it counts.
+func push[T any](q []T, v T, most int, dropped *uint64) []T {
+	if len(q) >= most {
+		*dropped++
+		return q
+	}
+	return append(q, v)
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tpotscope/tpotscope/agent"
+	"github.com/tpotscope/tpotscope/agent/demo"
+	"github.com/tpotscope/tpotscope/agent/doctor"
+	"github.com/tpotscope/tpotscope/agent/importer"
+	"github.com/tpotscope/tpotscope/exporters"
+	"github.com/tpotscope/tpotscope/exporters/report"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	var asJSON bool
+	var engines []string
+	cmd := &cobra.Command{
+		Use: "doctor", GroupID: "check", Short: "what this node can measure, what not, why, and who can change it",
+		Long:    "Doctor checks clocks, socket stamps, helper, driver, GPUs, permissions, engine, agent and disk, and changes nothing. It exits with 1 if a check failed.",
+		Example: "  tpotscope doctor\n  tpotscope doctor --engine http://10.0.0.5:8000 --json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.load(nil)
+			if err != nil {
+				return err
+			}
+			for _, t := range cfg.Targets {
+				engines = append(engines, t.EngineURL)
+			}
+			r := doctor.Run(cmd.Context(), doctor.Options{
+				HelperDir: programDir(), Helper: cfg.NVML.Helper, Library: cfg.NVML.Library, Env: os.Environ(),
+				Simulated: strings.Contains(cfg.NVML.Library, "nvmlsim"),
+				Engines:   engines, Socket: cfg.Socket, StateDir: cfg.StateDir,
+			})
+			if asJSON {
+				err = r.JSON(a.out)
+			} else {
+				err = r.Text(a.out)
+			}
+			if err == nil && r.Worst() == doctor.Failed {
+				err = &exitStatus{code: exitError}
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the findings as JSON (schema "+doctor.Schema+")")
+	cmd.Flags().StringArrayVar(&engines, "engine", nil, "base URL of an engine (default: the usual local ports)")
+	return cmd
+}
+
+// demoOptions are the flags of demo.
+type demoOptions struct {
+	scenario, dir string
+	length        time.Duration
+	json, verbose bool
+}
+
+func (a *app) demoCommand() *cobra.Command {
+	var o demoOptions
+	cmd := &cobra.Command{
+		Use: "demo", GroupID: "check", Short: "the whole path on a simulated H100 and server: no GPU, no network, under two minutes",
+		Long: `Demo plays a scenario: a simulated H100 behind the driver's own interface, a simulated LLM server behind a real socket, real
+clients, and between them the agent as it runs in production. It ends with the report and prints the scenario's truth, which the
+agent never sees, beside what was found. It exits with 4 if they do not agree. Everything it makes is labelled SIMULATED.`,
+		Example: "  tpotscope demo\n  tpotscope demo --for 30s -o ./demo-run",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), &o) },
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&o.scenario, "scenario", "demo", "shipped scenario, or a scenario file")
+	fl.StringVarP(&o.dir, "output", "o", "", "keep the recording in this directory (default: by time, below the state directory)")
+	fl.DurationVar(&o.length, "for", 0, "end after this much of the scenario")
+	fl.BoolVar(&o.json, "json", false, "print everything as JSON")
+	fl.BoolVarP(&o.verbose, "verbose", "v", false, "print the whole report")
+	return cmd
+}
+
+func (a *app) demo(ctx context.Context, o *demoOptions) error {
+	if o.dir == "" {
+		cfg, err := a.load(nil)
+		if err != nil {
+			return err
+		}
+		o.dir = filepath.Join(runsDir(cfg.StateDir), "demo-"+time.Now().Format("2006-01-02T15-04-05"))
+	}
+	if err := os.MkdirAll(o.dir, 0o700); err != nil {
+		return fmt.Errorf("make the demo's directory: %w", err)
+	}
+	library, err := filepath.Abs(filepath.Join(programDir(), "nvmlsim", "libnvidia-ml.so.1"))
+	if err != nil {
+		return err
+	}
+	_, live := terminalOf(a.err)
+	last := ""
+	res, err := demo.Run(ctx, demo.Options{
+		Scenario: o.scenario, Dir: o.dir, HelperDir: programDir(), Library: library, Duration: o.length, Version: version, Log: a.quietLog(),
+		Say: func(line string) { fmt.Fprintln(a.err, "SIMULATED "+line) },
+		Progress: func(phase string, done, of float64) {
+			if live {
+				fmt.Fprintf(a.err, "\r\x1b[K%3.0f of %.0f s  %s", done, of, phase)
+			} else if phase != last {
+				fmt.Fprintf(a.err, "%3.0f of %.0f s  %s\n", done, of, phase)
+			}
+			last = phase
+		},
+	})
+	if live {
+		fmt.Fprint(a.err, "\r\x1b[K")
+	}
+	if err != nil {
+		return err
+	}
+	if err := a.printDemo(res, o); err != nil {
+		return err
+	}
+	for _, p := range res.Phases {
+		if !p.Agrees {
+			return &exitStatus{exitNegative, errors.New("what was found does not agree with the truth")}
+		}
+	}
+	if len(res.Phases) == 0 && !res.Partial {
+		return &exitStatus{exitEvidence, errors.New("no phase was played to its end")}
+	}
+	return nil
+}
+
+// printDemo prints the report and the comparison.
+func (a *app) printDemo(res *demo.Result, o *demoOptions) error {
+	if o.json {
+		enc := json.NewEncoder(a.out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(res)
+	}
+	if err := report.Text(a.out, res.Report, a.reportOptions(o.verbose)); err != nil {
+		return err
+	}
+	return res.Text(a.out)
+}
+
+// importScenario turns a scenario into a recording.
+func (a *app) importScenario(ctx context.Context, name, dir string) error {
+	s, err := agent.OpenScenario(name)
+	if err != nil {
+		return &exitStatus{exitUsage, err}
+	}
+	tl, err := s.Run()
+	if err != nil {
+		return fmt.Errorf("run scenario: %w", err)
+	}
+	if err := importer.FromScenario(ctx, tl, dir, importer.ScenarioOptions{}); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.err, "SIMULATED recording of %v in %s: see `tpotscope report %s`\n", tl.Duration(), dir, dir)
+	return nil
+}
+
+func (a *app) seriesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "series", GroupID: "data", Short: "the catalogue of exported series, as a Markdown table",
+		Example: "  tpotscope series",
+		RunE:    func(*cobra.Command, []string) error { return exporters.Markdown(a.out) },
+	}
+}
