@@ -98,6 +98,9 @@ func probe(ctx context.Context, w io.Writer, f flags, clock *hostclock.Clock) er
 		return err
 	}
 	p, err := remote.Probe(ctx, lib, f.cfg, clock.Now)
+	if errors.Is(err, remote.ErrStuck) {
+		return err // closing would hang too
+	}
 	if err = errors.Join(err, lib.Close()); err != nil {
 		return err
 	}

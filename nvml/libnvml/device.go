@@ -36,7 +36,7 @@ func newDevice(l *Library, index int, handle driver.Device) (*device, error) {
 	if err := outcome("read uuid", ret); err != nil {
 		return nil, err
 	}
-	d.info = timeline.GPU{UUID: uuid, Name: name, Index: index, Driver: l.version}
+	d.info = timeline.GPU{UUID: uuid, Name: name, Index: index, Driver: l.version, Simulated: l.fake}
 	d.identify()
 	if d.info.GPM = d.supportsGPM(); d.info.GPM {
 		if err := d.allocate(); err != nil {

@@ -39,12 +39,16 @@ var optional = []string{
 	"nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMetricsGet",
 }
 
+// simulated is a function that only this project's stand-in for the library has.
+const simulated = "tpotscopeSimulatedDriver"
+
 // Library is the driver's library, opened. A process holds at most one: once loaded, a second one would be ignored by
 // the loader. Its methods are not safe for concurrent use; its devices are, each on a goroutine of its own.
 type Library struct {
 	lib     driver.Interface
 	has     map[string]bool
 	version string
+	fake    bool // the simulated driver
 	fields  []fieldOf
 	devices []*device
 }
@@ -98,6 +102,7 @@ func (l *Library) lookUp() error {
 	for _, name := range optional {
 		l.has[name] = ext.LookupSymbol(name) == nil
 	}
+	l.fake = ext.LookupSymbol(simulated) == nil
 	return nil
 }
 
@@ -106,7 +111,7 @@ func (l *Library) Driver() string { return l.version }
 
 // Missing returns the functions that this driver does not have, in a fixed order.
 func (l *Library) Missing() []string {
-	var missing []string
+	missing := []string{}
 	for _, name := range optional {
 		if !l.has[name] {
 			missing = append(missing, name)

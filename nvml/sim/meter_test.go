@@ -87,8 +87,8 @@ func TestPageHoldsWhatDevicesOfThisProcessShow(t *testing.T) {
 		m := &lib.meter
 		for gpu := range 3 {
 			s := m.snapshot(gpu, now().Sub(lib.start)-writePeriod/2)
-			if have := p.words[block(gpu, "ACTIVITY_NS")]; have != uint64(time.Second+s.at) {
-				t.Errorf("gpu %d: activity of %d, want %d", gpu, have, time.Second+s.at)
+			if have := p.words[block(gpu, "ACTIVITY_NS")]; have != uint64(activityBase+s.at) {
+				t.Errorf("gpu %d: activity of %d, want %d", gpu, have, activityBase+s.at)
 			}
 			for i := range activity {
 				if have := math.Float64frombits(p.words[block(gpu, "ACTIVITY")+i]); have != s.integral[i] {

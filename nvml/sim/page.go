@@ -22,6 +22,10 @@ const EnvPage = "TPOTSCOPE_NVML_SIM"
 // writePeriod is how often the page is brought up to date: well below the refresh of any counter.
 const writePeriod = 5 * time.Millisecond
 
+// activityBase is what the time that activity counters stand for begins with: the first refreshes lie before the start
+// of the world.
+const activityBase = time.Minute
+
 // errClosed is what a page says after Close.
 var errClosed = errors.New("page is closed")
 
@@ -261,8 +265,7 @@ func (p *Page) writeReadings(gpu int, t time.Duration) {
 		p.put(block(gpu, "THROTTLE_NS")+i, uint64(p.meter.integral(gpu, c, t)*1e9))
 	}
 	s := p.meter.snapshot(gpu, t)
-	// The refresh may lie before the start of the world: the time that the counters stand for starts at one second.
-	p.put(block(gpu, "ACTIVITY_NS"), uint64(time.Second+s.at))
+	p.put(block(gpu, "ACTIVITY_NS"), uint64(activityBase+s.at))
 	for i, v := range s.integral {
 		p.put(block(gpu, "ACTIVITY")+i, math.Float64bits(v))
 	}

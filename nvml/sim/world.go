@@ -66,7 +66,7 @@ func (o Options) withDefaults() Options {
 		o.Speed = 1
 	}
 	o.Jitter = min(max(o.Jitter, 0), o.Refresh/2)
-	o.Lag = max(o.Lag, 0)
+	o.Lag = min(max(o.Lag, 0), activityBase/2)
 	return o
 }
 
