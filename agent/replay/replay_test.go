@@ -210,6 +210,51 @@ func TestEachBootHasATimelineOfItsOwn(t *testing.T) {
 	}
 }
 
+func TestRequestsOfAKilledObserverEndWhereItsTokensDo(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	m := record.Meta{BootID: "boot", Targets: []timeline.Target{{Name: "t"}}}
+	stream := func(w *record.Writer, from, to timeline.Instant) {
+		r := timeline.Request{Ref: 1, Target: "t", Streaming: true, Sent: from * sec}
+		w.AddOpen(&r)
+		for at := from*sec + sec/2; at < to*sec; at += sec / 20 {
+			w.AddToken(timeline.TokenEvent{
+				Ref: 1, At: at, After: at, Tokens: 1, Source: timeline.CountUsage, Kind: timeline.KindContent, Stamp: timeline.StampKernel,
+			})
+		}
+		must(t, w.Flush())
+	}
+	w, err := record.Create(dir, m, record.Options{})
+	must(t, err)
+	stream(w, 100, 110) // and then it is killed
+	w, err = record.Open(dir, m, record.Options{})
+	must(t, err)
+	stream(w, 120, 130)
+	must(t, w.Close())
+
+	var phases []correlate.Phase
+	decoding := map[timeline.Instant]float64{}
+	_, err = replay.Run(t.Context(), reader(t, dir), correlate.DefaultConfig(), func(o *correlate.Output) error {
+		phases = append(phases, o.Phases...)
+		for i := range o.Cells {
+			decoding[o.Cells[i].Span.Start/sec] = o.Cells[i].Decoding
+		}
+		return nil
+	}, nil)
+	must(t, err)
+	if len(phases) != 2 {
+		t.Fatalf("%d phases, want one of each process", len(phases))
+	}
+	for i, p := range phases {
+		r := &p.Request
+		if r.Status != timeline.StatusUnfinished || r.OutputTokens != 190 || r.Events != 190 || !p.Latency.TPOT.OK() {
+			t.Errorf("phase %d: status %s, %d tokens, TPOT %+v, want 190 of an unfinished request", i, r.Status, r.OutputTokens, p.Latency.TPOT)
+		}
+	}
+	if decoding[105] != 1 || decoding[115] != 0 || decoding[125] != 1 {
+		t.Errorf("decoding %v at 105, %v at 115 and %v at 125 s, want 1, 0 and 1", decoding[105], decoding[115], decoding[125])
+	}
+}
+
 func TestAConfigurationThatIsNotValidIsRefused(t *testing.T) {
 	cfg := correlate.DefaultConfig()
 	cfg.Cell = time.Millisecond

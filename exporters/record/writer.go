@@ -123,7 +123,8 @@ func Create(dir string, m Meta, o Options) (*Writer, error) {
 
 // Open continues the recording in dir with its next segment, for the process and boot that m describes, and makes one
 // if there is none. Meta keeps what it held: its creation, and GPUs and targets that m does not name. Requests are
-// numbered anew above those of earlier processes.
+// numbered anew above those of earlier processes, and an event of kind segment, at the first row's instant, says that
+// what they left open has no end.
 func Open(dir string, m Meta, o Options) (*Writer, error) {
 	old, err := readMeta(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -258,6 +259,10 @@ func (w *Writer) AddCell(c *correlate.Cell) {
 func add[T any](w *Writer, s *stream[T], row T) {
 	s.rows = append(s.rows, row)
 	if at := s.table.at(&s.rows[len(s.rows)-1]); at != 0 {
+		if w.newest == 0 && w.refs > 0 {
+			e := timeline.Event{At: at, Kind: timeline.EventSegment, GPU: timeline.NoGPU, Detail: "another process goes on"}
+			w.events.rows = append(w.events.rows, e)
+		}
 		if w.first == 0 || at < w.first {
 			w.first = at
 		}

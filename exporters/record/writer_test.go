@@ -70,8 +70,16 @@ func TestARestartBeginsASegmentAndMapsItsGPUs(t *testing.T) {
 	if diff := cmp.Diff([]string{"boot-1", "boot-2"}, r.Boots()); diff != "" {
 		t.Errorf("Boots() mismatch (-want +got):\n%s", diff)
 	}
-	if n := len(all(t, r.Merge("boot-2"))); n != 2 {
-		t.Errorf("the second boot has %d rows, want 2", n)
+	var kinds []record.Kind
+	for row, err := range r.Merge("boot-2") {
+		must(t, err)
+		kinds = append(kinds, row.Kind)
+	}
+	if diff := cmp.Diff([]record.Kind{record.Events, record.Samples, record.Samples}, kinds); diff != "" {
+		t.Errorf("rows of the second boot mismatch (-want +got):\n%s", diff)
+	}
+	if e := all(t, r.Events()); len(e) != 1 || e[0].Kind != timeline.EventSegment {
+		t.Errorf("events %v, want that another process goes on", e)
 	}
 }
 
