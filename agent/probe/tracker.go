@@ -117,6 +117,7 @@ func (t *Tracker) Head(at timeline.Instant, status int, contentType, contentEnco
 		t.r.Flags |= timeline.FlagCompressed
 	case stream:
 		t.form = formStream
+		t.gaps = make([]int64, 0, maxGaps)
 	case mediaType == "application/json" || mediaType == "":
 		t.form = formReply
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -24,11 +25,12 @@ type conn struct {
 	stats *counters
 	raw   syscall.RawConn
 
-	reading sync.Mutex // guards what one recvmsg works on
-	p       []byte
+	reading sync.Mutex // guards what one recvmsg works on, kept so that a read does not allocate
+	msg     unix.Msghdr
+	iov     unix.Iovec
 	oob     [128]byte
 	n, oobn int
-	errno   error
+	errno   unix.Errno
 	recv    func(fd uintptr) bool
 
 	marks
@@ -42,6 +44,17 @@ func control(_, _ string, raw syscall.RawConn) error {
 	})
 }
 
+// keepStamping makes the kernel note receive times for as long as the closer is open. It begins to do so some time
+// after the first socket asks and ends with the last, so that without this the first tokens after a pause have none.
+func keepStamping() (io.Closer, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1) // as in control
+	return os.NewFile(uintptr(fd), "timestamps"), nil
+}
+
 func newConn(c net.Conn, clock *hostclock.Clock, stats *counters, shared bool) (*conn, error) {
 	k := &conn{Conn: c, clock: clock, stats: stats, marks: marks{shared: shared}}
 	sc, ok := c.(syscall.Conn)
@@ -53,20 +66,22 @@ func newConn(c net.Conn, clock *hostclock.Clock, stats *counters, shared bool) (
 		return nil, err
 	}
 	k.raw, k.recv = raw, k.recvmsg
+	k.msg.Iov = &k.iov
+	k.msg.SetIovlen(1)
 	return k, nil
 }
 
-// recvmsg reads once. It reports false if there is nothing to read yet.
+// recvmsg reads once into what msg points to. It reports false if there is nothing to read yet.
 func (c *conn) recvmsg(fd uintptr) bool {
 	for {
-		c.n, c.oobn, _, _, c.errno = unix.Recvmsg(int(fd), c.p, c.oob[:], 0)
-		switch c.errno { //nolint:errorlint // a bare errno of a system call
-		case unix.EINTR:
+		c.msg.Control = &c.oob[0]
+		c.msg.SetControllen(len(c.oob))
+		n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&c.msg)), 0)
+		c.n, c.oobn, c.errno = int(n), int(c.msg.Controllen), errno
+		if errno == unix.EINTR {
 			continue
-		case unix.EAGAIN:
-			return false
 		}
-		return true
+		return errno != unix.EAGAIN
 	}
 }
 
@@ -85,14 +100,15 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 	c.reading.Lock()
 	defer c.reading.Unlock()
-	c.p = p
+	c.iov.Base = &p[0]
+	c.iov.SetLen(len(p))
 	err := c.raw.Read(c.recv)
 	now := time.Now()
-	c.p = nil
+	c.iov.Base = nil
 	switch {
 	case err != nil:
 		return 0, &net.OpError{Op: "read", Net: "tcp", Addr: c.RemoteAddr(), Err: unwrapOp(err)}
-	case c.errno != nil:
+	case c.errno != 0:
 		return 0, &net.OpError{Op: "read", Net: "tcp", Addr: c.RemoteAddr(), Err: os.NewSyscallError("recvmsg", c.errno)}
 	case c.n == 0:
 		return 0, io.EOF
@@ -122,7 +138,7 @@ func unwrapOp(err error) error {
 
 // received finds the kernel's receive time in a message's control data.
 func received(oob []byte) (int64, bool) {
-	for len(oob) > 0 {
+	for len(oob) >= unix.SizeofCmsghdr {
 		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
 		if err != nil {
 			return 0, false

@@ -3,6 +3,7 @@
 package relay
 
 import (
+	"io"
 	"net"
 	"syscall"
 
@@ -19,6 +20,8 @@ type conn struct {
 }
 
 func control(_, _ string, _ syscall.RawConn) error { return nil }
+
+func keepStamping() (io.Closer, error) { return io.NopCloser(nil), nil }
 
 func newConn(c net.Conn, clock *hostclock.Clock, _ *counters, shared bool) (*conn, error) {
 	return &conn{Conn: c, clock: clock, marks: marks{shared: shared}}, nil

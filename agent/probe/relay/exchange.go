@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptrace"
 	"sync/atomic"
@@ -38,7 +39,7 @@ func (r *Relay) observe(w http.ResponseWriter, req *http.Request) {
 	defer cancel(nil)
 	x := &exchange{relay: r, ctx: ctx, cancel: cancel, w: w, flush: http.NewResponseController(w)}
 	x.record = timeline.Request{Ref: r.ref(), Target: r.cfg.Target, Upstream: r.origin, Client: "proxy"}
-	out := x.outgoing(req)
+	out := x.outgoing(ctx, req)
 	identify(out.Header, &x.record)
 	x.tracker = probe.NewTracker(r.sink, x.record, r.cfg.MaxEventBytes)
 
@@ -61,12 +62,12 @@ func (r *Relay) observe(w http.ResponseWriter, req *http.Request) {
 		refuse(w, x.cause)
 		return
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	x.respond(resp)
 }
 
 // outgoing returns the request as the upstream is to see it, without its body.
-func (x *exchange) outgoing(req *http.Request) *http.Request {
+func (x *exchange) outgoing(ctx context.Context, req *http.Request) *http.Request {
 	u := *x.relay.upstream
 	u = *u.JoinPath(req.URL.EscapedPath())
 	u.RawQuery = req.URL.RawQuery
@@ -91,7 +92,7 @@ func (x *exchange) outgoing(req *http.Request) *http.Request {
 			x.sent.Store(int64(x.relay.clock.Now()))
 		},
 	}
-	return out.WithContext(httptrace.WithClientTrace(x.ctx, trace))
+	return out.WithContext(httptrace.WithClientTrace(ctx, trace))
 }
 
 // body gives the outgoing request its body and returns what of it is held.
@@ -121,9 +122,7 @@ func (x *exchange) body(req, out *http.Request) ([]byte, error) {
 func (x *exchange) respond(resp *http.Response) {
 	h := x.w.Header()
 	dropHopByHop(resp.Header)
-	for name, values := range resp.Header {
-		h[name] = values
-	}
+	maps.Copy(h, resp.Header)
 	for name := range resp.Trailer {
 		h.Add("Trailer", name)
 	}
@@ -139,9 +138,7 @@ func (x *exchange) respond(resp *http.Response) {
 		_ = x.flush.Flush() // a client that has gone is met at the first write
 	}
 	end := x.copy(resp.Body)
-	for name, values := range resp.Trailer {
-		h[name] = values
-	}
+	maps.Copy(h, resp.Trailer)
 	if resp.StatusCode >= http.StatusBadRequest {
 		x.cause = "error_status"
 	}

@@ -137,7 +137,7 @@ func TestASlowClientHoldsUpOnlyItself(t *testing.T) {
 	})
 	g := newRig(t, up, nil)
 	c := client(t)
-	resp, err := c.Post(g.url+chatPath, "application/json", strings.NewReader(`{"stream":true,"model":"flood"}`)) //nolint:noctx // closed below
+	resp, err := c.Post(g.url+chatPath, "application/json", strings.NewReader(`{"stream":true,"model":"flood"}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -37,6 +38,7 @@ type Relay struct {
 	log       *slog.Logger
 	transport *http.Transport
 	pass      *httputil.ReverseProxy
+	stamping  io.Closer // keeps the kernel noting receive times
 	buffers   sync.Pool
 	stats     counters
 	serving   sync.WaitGroup
@@ -60,6 +62,9 @@ func New(cfg Config, clock *hostclock.Clock, sink timeline.RequestSink, ref func
 	}
 	if r.transport, err = newTransport(&r.cfg, clock, &r.stats); err != nil {
 		return nil, err
+	}
+	if r.stamping, err = keepStamping(); err != nil {
+		return nil, fmt.Errorf("ask for receive times: %w", err)
 	}
 	r.buffers.New = func() any { return new([readBuffer]byte) }
 	silent := slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
@@ -109,7 +114,7 @@ func (r *Relay) Serve(ctx context.Context, ln net.Listener) error {
 	stop(errStopped)
 	closing := srv.Close() // frees the writes to clients that do not read
 	r.serving.Wait()
-	r.transport.CloseIdleConnections()
+	r.Close()
 	if err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve relay: %w", err)
 	}
@@ -119,8 +124,12 @@ func (r *Relay) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-// Close lets go of idle connections to the upstream. A relay that is used as a handler alone needs it at the end.
-func (r *Relay) Close() { r.transport.CloseIdleConnections() }
+// Close lets go of what the relay holds between requests. Serve does so itself at its end; a relay that is used as a
+// handler alone needs it.
+func (r *Relay) Close() {
+	r.transport.CloseIdleConnections()
+	_ = r.stamping.Close() // a socket that carries nothing
+}
 
 // ServeHTTP relays one request.
 func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {

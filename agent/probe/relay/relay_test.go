@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -64,7 +65,7 @@ func TestAStreamIsRecorded(t *testing.T) {
 	if len(r.ID) != 32 || len(r.TraceID) != 32 || len(r.SpanID) != 16 || r.ParentID != "" {
 		t.Errorf("ids: request %q, trace %q, span %q, parent %q", r.ID, r.TraceID, r.SpanID, r.ParentID)
 	}
-	if !(0 < r.Sent && r.Sent <= r.Head && r.Head <= r.First && r.First < r.Last && r.Last <= r.Done) {
+	if !slices.IsSorted([]timeline.Instant{1, r.Sent, r.Head, r.First, r.Last, r.Done}) {
 		t.Errorf("times out of order: sent %d, head %d, first %d, last %d, done %d", r.Sent, r.Head, r.First, r.Last, r.Done)
 	}
 	if d := r.Last.Sub(r.First); d < 18*time.Millisecond {
@@ -283,7 +284,7 @@ func TestAClientThatLeavesIsCancelledUpstreamToo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	if _, err := io.ReadFull(resp.Body, make([]byte, len(ev(text)))); err != nil {
 		t.Fatal(err)
 	}
@@ -307,11 +308,11 @@ func TestAStoppedRelayLeavesRequestsUnfinished(t *testing.T) {
 		<-r.Context().Done()
 	})
 	g := newRig(t, up, func(c *relay.Config) { c.Grace = 20 * time.Millisecond })
-	resp, err := client(t).Post(g.url+chatPath, "application/json", strings.NewReader(chatBody)) //nolint:noctx // ended by the relay
+	resp, err := client(t).Post(g.url+chatPath, "application/json", strings.NewReader(chatBody))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	eventually(t, "token event", func() bool { return len(g.ledger.events()) == 1 })
 	if err := g.stop(); err != nil {
 		t.Fatal(err)
@@ -326,11 +327,11 @@ func TestAStoppedRelayLeavesRequestsUnfinished(t *testing.T) {
 
 func TestARequestInFlightEndsWithinTheGrace(t *testing.T) {
 	g := newRig(t, server(t, streaming(20, 5*time.Millisecond)), nil)
-	resp, err := client(t).Post(g.url+chatPath, "application/json", strings.NewReader(chatBody)) //nolint:noctx // ends by itself
+	resp, err := client(t).Post(g.url+chatPath, "application/json", strings.NewReader(chatBody))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	if err := g.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -454,14 +455,14 @@ func TestUpgradesPass(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", chatPath)
+	defer func() { _ = c.Close() }()
+	_, _ = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", chatPath)
 	br := bufio.NewReader(c)
 	resp, err := http.ReadResponse(br, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("status %d, want 101", resp.StatusCode)
 	}
@@ -484,8 +485,8 @@ func TestOldAndCarefulClients(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer c.Close()
-			fmt.Fprintf(c, head, chatPath, len(chatBody))
+			defer func() { _ = c.Close() }()
+			_, _ = fmt.Fprintf(c, head, chatPath, len(chatBody))
 			br := bufio.NewReader(c)
 			if strings.Contains(head, "Expect") {
 				if line, err := br.ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
@@ -498,7 +499,7 @@ func TestOldAndCarefulClients(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer resp.Body.Close()
+			defer func() { _ = resp.Body.Close() }()
 			b, err := io.ReadAll(resp.Body)
 			if err != nil || string(b) != want {
 				t.Errorf("client saw %d bytes, %v, want %d", len(b), err, len(want))

@@ -93,7 +93,7 @@ func (l *lines) failures() []string {
 	return out
 }
 
-// bench is a relay in front of an upstream, on loopback.
+// rig is a relay in front of an upstream, on loopback.
 type rig struct {
 	url    string
 	relay  *relay.Relay
@@ -206,7 +206,7 @@ func scripted(tb testing.TB, play func(c net.Conn, req *http.Request)) string {
 				return
 			}
 			wg.Go(func() {
-				defer c.Close()
+				defer func() { _ = c.Close() }()
 				req, err := http.ReadRequest(bufio.NewReader(c))
 				if err != nil {
 					return
@@ -270,7 +270,7 @@ func post(tb testing.TB, c *http.Client, url, body string, header ...string) ans
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)
 	return answer{resp.StatusCode, string(b), resp.Header, err != nil}
 }
@@ -290,7 +290,7 @@ func follow(tb testing.TB, c *http.Client, url string, slot int, origin time.Tim
 		tb.Error(err)
 		return nil
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	var lags []time.Duration
 	buf := make([]byte, 32<<10)
 	for {
