@@ -32,20 +32,20 @@ type Distribution struct {
 // NewDistribution returns a distribution that keeps up to exact values as they are.
 func NewDistribution(exact int) *Distribution { return &Distribution{limit: max(exact, 1)} }
 
-// Add takes one value.
-func (d *Distribution) Add(x float64) {
+// Add takes one value and reports whether it is one.
+func (d *Distribution) Add(x float64) bool {
 	if math.IsNaN(x) || math.IsInf(x, 0) || x < 0 {
-		return
+		return false
+	}
+	if d.sketch != nil {
+		return d.put(x)
 	}
 	d.sum += x
-	if d.sketch != nil {
-		d.put(x)
-		return
-	}
 	d.values, d.sorted = append(d.values, x), false
 	if len(d.values) > d.exact() {
 		d.collapse()
 	}
+	return true
 }
 
 // Merge adds all that o holds; o stays as it was.
@@ -117,15 +117,18 @@ func (d *Distribution) exact() int {
 func (d *Distribution) collapse() {
 	// The error is of a bad accuracy alone, and this one is a constant.
 	d.sketch, _ = ddsketch.LogCollapsingLowestDenseDDSketch(Accuracy, maxBins)
+	d.sum = 0
 	for _, x := range d.values {
 		d.put(x)
 	}
 	d.values, d.sorted = nil, false
 }
 
-// put adds x to the sketch. The sketch refuses only what Add has kept out.
-func (d *Distribution) put(x float64) {
-	if err := d.sketch.Add(x); err != nil {
-		d.sum -= x
+// put adds x to the sketch, which refuses values beyond the range of its bins.
+func (d *Distribution) put(x float64) bool {
+	if d.sketch.Add(x) != nil {
+		return false
 	}
+	d.sum += x
+	return true
 }

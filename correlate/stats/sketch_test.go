@@ -84,6 +84,7 @@ func TestDistributionKeepsOutWhatIsNoNumber(t *testing.T) {
 		t.Errorf("Len %d, mean %v, want 2 and 1.5", d.Len(), m)
 	}
 }
+
 func BenchmarkDistributionAdd(b *testing.B) {
 	r := rng(1)
 	xs := make([]float64, 4096)

@@ -79,9 +79,9 @@ type WeightedMean struct {
 	sum, weight float64
 }
 
-// Add takes the value x with weight w. Weights that are not positive and values that are no numbers count as absent.
+// Add takes the value x with weight w. Weights that are not positive, and what is no finite number, count as absent.
 func (m *WeightedMean) Add(x, w float64) {
-	if w > 0 && !math.IsNaN(x) && !math.IsInf(x, 0) {
+	if w > 0 && !math.IsInf(w, 0) && !math.IsNaN(x) && !math.IsInf(x, 0) {
 		m.sum += x * w
 		m.weight += w
 	}

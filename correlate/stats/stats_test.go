@@ -91,6 +91,8 @@ func TestWeightedMean(t *testing.T) {
 	m.Add(math.NaN(), 1)
 	m.Add(math.Inf(1), 1)
 	m.Add(5, -2)
+	m.Add(5, math.Inf(1))
+	m.Add(5, math.NaN())
 	o.Add(5, 1)
 	m.Merge(o)
 	v, ok := m.Value()
