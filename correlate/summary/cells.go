@@ -3,6 +3,7 @@ package summary
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/tpotscope/tpotscope/correlate"
@@ -72,7 +73,15 @@ func (r *ratio) measure(why string) timeline.Measure {
 	if r.den <= 0 {
 		return timeline.Absent(why)
 	}
-	return timeline.Known(r.num / r.den)
+	return number(r.num / r.den)
+}
+
+// number returns the measure of v; what is no number is absent, for JSON cannot hold it and nobody can read it.
+func number(v float64) timeline.Measure {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return timeline.Absent("its parts are no numbers")
+	}
+	return timeline.Known(v)
 }
 
 func newCells() *cells {
@@ -143,7 +152,7 @@ func (d *decodeSums) add(c *correlate.Cell, sec float64) {
 	label := v.Label
 	if !v.OK() {
 		label = timeline.Undetermined
-	} else {
+	} else if sum := v.Shares.Sum() + v.Roof.Low + v.Roof.High; !math.IsNaN(sum) && !math.IsInf(sum, 0) {
 		d.determined += sec
 		d.shares = d.shares.Add(v.Shares, sec)
 		d.roof.Low, d.roof.High = d.roof.Low+sec*v.Roof.Low, d.roof.High+sec*v.Roof.High
@@ -224,7 +233,7 @@ func (cs *cells) coverage(p *pool) timeline.Measure {
 	case !cs.probed && p.counts.Total == 0:
 		return timeline.Absent(noProbe)
 	}
-	return timeline.Known(probe / engine)
+	return number(probe / engine)
 }
 
 // noProbe says that the engine alone was asked, so that no part of the traffic is missing.
@@ -256,11 +265,11 @@ func (cs *cells) tokens(p *pool, over timeline.Span) Tokens {
 		}
 		prompt += t.prompt
 	}
-	out := Tokens{Output: timeline.Known(engine), PerSecond: timeline.Known(rate), Source: "engine"}
+	out := Tokens{Output: number(engine), PerSecond: number(rate), Source: "engine"}
 	if !byEngine {
-		out = Tokens{Output: timeline.Known(probe), PerSecond: timeline.Absent("the span is empty"), Source: "probe"}
+		out = Tokens{Output: number(probe), PerSecond: timeline.Absent("the span is empty"), Source: "probe"}
 		if s := over.Duration().Seconds(); s > 0 {
-			out.PerSecond = timeline.Known(probe / s)
+			out.PerSecond = number(probe / s)
 		}
 		if cs.count == 0 {
 			out.Output, out.PerSecond = timeline.Absent("no cells"), timeline.Absent("no cells")
@@ -268,7 +277,7 @@ func (cs *cells) tokens(p *pool, over timeline.Span) Tokens {
 	}
 	switch {
 	case byPrompt:
-		out.Prompt = timeline.Known(prompt)
+		out.Prompt = number(prompt)
 	case p.counts.Total > 0 && p.promptUnknown == 0:
 		out.Prompt = timeline.Known(p.prompt)
 	default:

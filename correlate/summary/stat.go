@@ -75,18 +75,22 @@ func (s *series) add(t timeline.Instant, m timeline.Measure) {
 		s.why[m.Why]++
 		return
 	}
-	s.values.Add(m.Value)
-	s.mean.Add(t, m.Value)
+	if s.values.Add(m.Value) {
+		s.mean.Add(t, m.Value)
+	}
 }
 
 // addAll takes many values that were known at about instant t.
 func (s *series) addAll(t timeline.Instant, xs []float64) {
 	var sum float64
+	n := 0
 	for _, x := range xs {
-		s.values.Add(x)
-		sum += x
+		if s.values.Add(x) {
+			sum += x
+			n++
+		}
 	}
-	s.mean.AddSum(t, len(xs), sum)
+	s.mean.AddSum(t, n, sum)
 }
 
 // stat returns the distribution. Values within the time alike are held to be alike. None is what to say where nothing

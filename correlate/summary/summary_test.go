@@ -395,6 +395,36 @@ func FuzzReportJSON(f *testing.F) {
 	})
 }
 
+func TestWhatIsNoNumberDoesNotSpoilTheReport(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 9))
+	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		b := summary.New(summary.Config{})
+		for i := range 30 {
+			c := memoryCell(rng, i, 1)
+			m := timeline.Known(bad)
+			switch i % 6 {
+			case 0:
+				c.DRAMBytes, c.ModelledBytes = m, m
+			case 1:
+				c.OutputTokens, c.PromptTokens, c.Steps = m, m, m
+			case 2:
+				c.Tokens, c.ThrottledS = bad, bad
+			case 3:
+				c.Verdict.Shares.Memory, c.Verdict.Roof.High, c.Verdict.D = bad, bad, bad
+			case 4:
+				c.Counters[timeline.DRAMUtil].Value, c.PerGPU[0].Counters[timeline.SMUtil].Value = bad, bad
+			}
+			b.AddCell(&c)
+			p := phase(float64(i), 10, 0.02)
+			p.Latency.TPOT, p.Latency.ITL[0], p.Concurrency = m, bad, m
+			b.AddPhase(&p)
+		}
+		if _, err := json.Marshal(b.Report()); err != nil {
+			t.Errorf("%v: %v", bad, err)
+		}
+	}
+}
+
 func TestSameInputSameReport(t *testing.T) {
 	a, err := json.Marshal(recording(summary.Config{}, 0.7).Report())
 	if err != nil {
