@@ -17,7 +17,8 @@ type Source interface {
 
 // Library is a driver that was opened.
 type Library interface {
-	// Devices lists the GPUs in the driver's order. The devices stay usable until Close.
+	// Devices lists the GPUs that can be opened, in the driver's order, and says in the error which ones cannot: it is
+	// a failure only if there are no devices. They stay usable until Close.
 	Devices() ([]Device, error)
 	// Close frees what the devices hold and lets go of the driver. No device may be in use.
 	Close() error

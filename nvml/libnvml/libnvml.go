@@ -120,26 +120,32 @@ func (l *Library) Missing() []string {
 	return missing
 }
 
-// Devices lists the GPUs. A GPU that cannot be opened fails the list: a list with holes would shift what stands for what.
+// Devices lists the GPUs that can be opened. One that is lost must not hide the others.
 func (l *Library) Devices() ([]nvml.Device, error) {
 	count, ret := l.lib.DeviceGetCount()
 	if err := outcome("count gpus", ret); err != nil {
 		return nil, err
 	}
 	devices := make([]nvml.Device, 0, count)
+	var errs []error
 	for i := range count {
-		handle, ret := l.lib.DeviceGetHandleByIndex(i)
-		if err := outcome("open gpu "+strconv.Itoa(i), ret); err != nil {
-			return nil, err
-		}
-		d, err := newDevice(l, i, handle)
+		d, err := l.device(i)
 		if err != nil {
-			return nil, fmt.Errorf("open gpu %d: %w", i, err)
+			errs = append(errs, fmt.Errorf("open gpu %d: %w", i, err))
+			continue
 		}
 		l.devices = append(l.devices, d)
 		devices = append(devices, d)
 	}
-	return devices, nil
+	return devices, errors.Join(errs...)
+}
+
+func (l *Library) device(index int) (*device, error) {
+	handle, ret := l.lib.DeviceGetHandleByIndex(index)
+	if err := outcome("get handle", ret); err != nil {
+		return nil, err
+	}
+	return newDevice(l, index, handle)
 }
 
 // Close frees the snapshot buffers and ends the session.

@@ -224,6 +224,24 @@ func TestFailuresHaveTheirKind(t *testing.T) {
 	fault(t, sim.Fault{GPU: 1, Call: int(nvml.CallMemory)})
 }
 
+func TestLostGPUDoesNotHideTheOthers(t *testing.T) {
+	if err := page.SetOpen(2, 15); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = page.SetOpen(2, 0) }()
+	lib, err := libnvml.Open(library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	devices, err := lib.Devices()
+	if !errors.Is(err, nvml.ErrGPULost) || !strings.Contains(err.Error(), "open gpu 2") || len(devices) != gpuCount-1 {
+		t.Errorf("%d devices and %v, want seven, and that gpu 2 is lost", len(devices), err)
+	}
+	if err := lib.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestOneMetricFailsAlone(t *testing.T) {
 	_, devices := open(t)
 	if err := page.SetMetricCode(3, timeline.IMMAUtil, 3); err != nil {

@@ -25,6 +25,11 @@ const (
 	drainTime = 4 * time.Second
 )
 
+// recycleTime is how long a fleet with lost GPUs goes on: opening the driver again costs the others a second.
+const recycleTime = 15 * time.Minute
+
+var errRecycle = errors.New("a gpu is lost: the driver is opened again to look for it")
+
 // ErrStuck says that calls of the driver had not come back when everything else had ended.
 var ErrStuck = errors.New("a call of the driver does not come back")
 
@@ -32,6 +37,7 @@ var ErrStuck = errors.New("a call of the driver does not come back")
 type fleet struct {
 	gpus     []timeline.GPU
 	samplers []*nvml.Sampler
+	missing  error // which GPUs could not be opened; nil if all could
 }
 
 // newFleet makes a sampler for each of the library's GPUs.
@@ -40,13 +46,13 @@ func newFleet(lib nvml.Library, cfg nvml.Config, now func() timeline.Instant) (*
 		return nil, fmt.Errorf("sample gpus: %w", err)
 	}
 	devices, err := lib.Devices()
-	if err != nil {
+	switch {
+	case len(devices) == 0 && err != nil:
 		return nil, fmt.Errorf("list gpus: %w", err)
-	}
-	if len(devices) == 0 {
+	case len(devices) == 0:
 		return nil, fmt.Errorf("list gpus: %w: the driver has none", nvml.ErrNoDriver)
 	}
-	f := &fleet{}
+	f := &fleet{missing: err}
 	for i, d := range devices {
 		f.gpus = append(f.gpus, d.GPU())
 		f.samplers = append(f.samplers, nvml.NewSampler(i, d, cfg, now))
@@ -54,7 +60,16 @@ func newFleet(lib nvml.Library, cfg nvml.Config, now func() timeline.Instant) (*
 	return f, nil
 }
 
-// run samples all GPUs until ctx ends or all are lost. While at least one sampler comes back from its calls, beat is
+// start tells sink what there is.
+func (f *fleet) start(sink timeline.GPUSink, at timeline.Instant) {
+	sink.SetGPUs(f.gpus)
+	if f.missing != nil {
+		sink.AddEvent(timeline.Event{At: at, Kind: timeline.EventGPULost, GPU: timeline.NoGPU, Detail: f.missing.Error()})
+	}
+}
+
+// run samples all GPUs until ctx ends or all are lost; if some are lost or missing it ends after a while, so that they
+// can be looked for by opening the driver again. While at least one sampler comes back from its calls, beat is
 // called each beatPeriod. When run returns nothing is left behind, unless the error is ErrStuck.
 func (f *fleet) run(ctx context.Context, sink timeline.GPUSink, beat func()) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -65,9 +80,17 @@ func (f *fleet) run(ctx context.Context, sink timeline.GPUSink, beat func()) err
 	}
 	ticker := time.NewTicker(beatPeriod)
 	defer ticker.Stop()
+	recycle := time.NewTimer(recycleTime)
+	defer recycle.Stop()
 	var errs []error
 	for left := len(f.samplers); left > 0; {
 		select {
+		case <-recycle.C:
+			if left < len(f.samplers) || f.missing != nil {
+				cancel()
+				return errors.Join(errRecycle, drain(ended, left))
+			}
+			recycle.Reset(recycleTime)
 		case <-ctx.Done():
 			return drain(ended, left)
 		case err := <-ended:
@@ -134,18 +157,22 @@ func NewLocal(lib nvml.Library, cfg nvml.Config, now func() timeline.Instant) *L
 	return &Local{lib: lib, cfg: cfg, now: now}
 }
 
-// Run samples all GPUs until ctx ends or all are lost.
+// Run samples all GPUs until ctx ends or all are lost. A list with holes is the driver's: positions are of what opened.
 func (l *Local) Run(ctx context.Context, sink timeline.GPUSink) error {
-	f, err := newFleet(l.lib, l.cfg, l.now)
-	if err != nil {
-		return err
+	for {
+		f, err := newFleet(l.lib, l.cfg, l.now)
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		l.fleet = f
+		l.mu.Unlock()
+		f.start(sink, l.now())
+		sink.AddEvent(timeline.Event{At: l.now(), Kind: timeline.EventSamplerStarted, GPU: timeline.NoGPU, Detail: "in process"})
+		if err := f.run(ctx, sink, func() {}); !errors.Is(err, errRecycle) || errors.Is(err, ErrStuck) {
+			return err
+		}
 	}
-	l.mu.Lock()
-	l.fleet = f
-	l.mu.Unlock()
-	sink.SetGPUs(f.gpus)
-	sink.AddEvent(timeline.Event{At: l.now(), Kind: timeline.EventSamplerStarted, GPU: timeline.NoGPU, Detail: "in process"})
-	return f.run(ctx, sink, func() {})
 }
 
 // Stats returns the samplers' counts, by position.

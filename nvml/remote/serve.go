@@ -80,7 +80,7 @@ func serve(ctx context.Context, open func() (nvml.Library, error), cfg nvml.Conf
 		out.putJSON(kindRefused, refused{Why: o.err.Error()})
 		return o.err
 	}
-	out.SetGPUs(o.fleet.gpus)
+	o.fleet.start(out, now())
 	beats := 0
 	err := o.fleet.run(ctx, out, func() {
 		out.putJSON(kindBeat, struct{}{})

@@ -253,6 +253,31 @@ func (w shuffled) GPUs() []timeline.GPU {
 
 func (w shuffled) At(gpu int, t time.Duration) sim.Gauges { return w.Waves.At(w.Count-1-gpu, t) }
 
+func TestLostGPUIsLookedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		world := sim.Waves{Count: 2}
+		var lib *sim.Library
+		r, s, _ := play(t, 16*time.Minute, func(_ *Source, st *stage) {
+			time.Sleep(10 * time.Second)
+			lib.SetFault(sim.Fault{GPU: 1, Call: int(nvml.CallReasons), Code: 15})
+		}, act{open: func() (nvml.Library, error) {
+			begin := time.Now()
+			now := func() timeline.Instant { return timeline.Instant(time.Hour + time.Since(begin)) }
+			lib = sim.NewLibrary(world, sim.Options{}, now)
+			return lib, nil
+		}})
+		if diff := cmp.Diff([]string{"ok", "lost", "ok"}, r.statesOf(1, timeline.SMClock)); diff != "" {
+			t.Errorf("states of the lost gpu (-want +have):\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{"ok", "stale", "ok"}, r.statesOf(0, timeline.SMClock)); diff != "" {
+			t.Errorf("states of the other (-want +have):\n%s", diff)
+		}
+		if st := s.Stats(); st.Starts != 2 || st.Killed != 0 {
+			t.Errorf("stats %+v, want one start more", st)
+		}
+	})
+}
+
 func TestSilentHelperIsKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := sim.Waves{Count: 1}

@@ -75,7 +75,8 @@ var blockFields = []field{
 	{"CALL_CODE", nvml.NumCalls},
 	{"CALL_DELAY_US", nvml.NumCalls},
 	{"METRIC_CODE", 7},
-	{"BLOCK_SPARE", 17},
+	{"OPEN_CODE", 1}, // what asking for the GPU's handle returns
+	{"BLOCK_SPARE", 16},
 }
 
 // offset returns the first word of the named field; a name that is not in the table is a mistake of this package, and

@@ -165,6 +165,20 @@ func (p *Page) SetMetricCode(gpu int, c timeline.Counter, code int) error {
 	return fmt.Errorf("set metric code: no gpu %d or no counter %s", gpu, c)
 }
 
+// SetOpen makes a GPU that cannot be opened from here on, by a code of NVML, or can be again.
+func (p *Page) SetOpen(gpu, code int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.words == nil {
+		return errClosed
+	}
+	if gpu < 0 || gpu >= MaxGPUs {
+		return fmt.Errorf("set open: no gpu %d", gpu)
+	}
+	p.put(block(gpu, "OPEN_CODE"), uint64(code))
+	return nil
+}
+
 // SetInit makes opening the driver fail or wait from here on.
 func (p *Page) SetInit(code int, delay time.Duration) error {
 	p.mu.Lock()

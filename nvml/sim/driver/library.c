@@ -125,12 +125,14 @@ API int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count
 
 API int nvmlDeviceGetHandleByIndex_v2(unsigned index, handle *h)
 {
+	block b;
 	if (!opened)
 		return UNINITIALIZED;
 	if (!h || !handle_of((int)index))
 		return INVALID_ARGUMENT;
+	gpu_read(handle_of((int)index), &b);
 	*h = handle_of((int)index);
-	return OK;
+	return (int)b.word[GPU_OPEN_CODE];
 }
 
 API int nvmlDeviceGetHandleByIndex(unsigned index, handle *h) { return nvmlDeviceGetHandleByIndex_v2(index, h); }
