@@ -16,7 +16,7 @@ func (e *Engine) judged(c *Cell, t *target, pooled *sums, broken bool) verdict.I
 		SM: c.fraction(timeline.SMUtil), Graphics: c.fraction(timeline.GraphicsUtil),
 		AllowForeign: e.cfg.AllowForeign, Coverage: c.Coverage, Model: t.model, Parallel: t.parallel(),
 		Rho: timeline.Absent("no byte model"), Preempted: c.Preemptions.Value,
-		Coalesced: t.now.events > 0 && t.now.coalesced > coalescedPart*t.now.events,
+		Coalesced: t.now.events > 0 && float64(t.now.coalesced) > coalescedPart*float64(t.now.events),
 	}
 	if pooled.windows > 0 {
 		in.WindowS = pooled.widths / float64(pooled.windows)
@@ -88,6 +88,9 @@ func (e *Engine) gateOf(c *Cell, t *target, pooled *sums, broken bool) string {
 		return verdict.ReasonClock
 	}
 	if !c.Decode {
+		if c.Active > 0 || c.Batch.OK() && c.Batch.Value > 0 {
+			return verdict.ReasonNoDecode
+		}
 		return verdict.ReasonIdle
 	}
 	for _, i := range t.gpus {
@@ -112,7 +115,9 @@ func (e *Engine) gateOf(c *Cell, t *target, pooled *sums, broken bool) string {
 
 // device gathers what tells whether the GPUs ran as they should. The slowest stands for the group: all wait for it.
 func (e *Engine) device(c *Cell, t *target, pooled *sums) verdict.Device {
-	d := verdict.Device{Reasons: pooled.reasons, Clock: timeline.Absent(verdict.ReasonNoCounters)}
+	d := verdict.Device{
+		Reasons: pooled.reasons, Clock: timeline.Absent(verdict.ReasonNoCounters), Power: timeline.Absent(verdict.ReasonNoCounters),
+	}
 	for k, i := range t.gpus {
 		g, p := &e.gpus[i], &c.PerGPU[k]
 		if m := p.Counters[timeline.SMClock]; m.OK() && (!d.Clock.OK() || m.Value < d.Clock.Value) {
@@ -120,6 +125,9 @@ func (e *Engine) device(c *Cell, t *target, pooled *sums) verdict.Device {
 		}
 		if g.known {
 			d.RateClockHz = g.hw.RateClockHz
+		}
+		if m := p.Counters[timeline.Power]; m.OK() && (!d.Power.OK() || m.Value > d.Power.Value) {
+			d.Power = timeline.Known(m.Value)
 		}
 		d.PowerLimitW, d.DefaultLimitW = g.spec.PowerLimitW, g.spec.DefaultLimitW
 		if m := p.Counters[timeline.PowerLimit]; m.OK() {
@@ -200,8 +208,8 @@ type probed struct {
 	edges      []edge
 	level      timeline.EvidenceLevel
 	clockBound float64
-	coalesced  float64
-	events     float64
+	coalesced  int
+	events     int
 	prompt     timeline.Measure // tokens whose prefill ended in the cell
 	context    timeline.Measure // token-seconds
 	requests   int
@@ -237,8 +245,6 @@ func (p *probed) take(r *request, cell timeline.Span) {
 	p.decoding += in.Duration().Seconds()
 	p.edges = append(p.edges, edge{at: in.Start, by: 1}, edge{at: in.End, by: -1})
 	p.clockBound = max(p.clockBound, r.rec.ClockBound.Seconds())
-	p.events += float64(r.rec.Events)
-	p.coalesced += float64(r.rec.Coalesced)
 	switch {
 	case !p.context.OK():
 	case !r.rec.PromptKnown:

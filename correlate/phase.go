@@ -8,10 +8,12 @@ import (
 )
 
 const (
-	numLabels = 10 // as many as timeline.Labels lists
-	wholePart = 0.6
-	minWhole  = 3    // whole windows for a request to be more than its batch
-	aloneUpTo = 1.05 // mean decoding requests, itself included
+	numLabels  = 10 // as many as timeline.Labels lists
+	wholePart  = 0.6
+	minWhole   = 3    // whole windows for a request to be more than its batch
+	aloneUpTo  = 1.05 // mean decoding requests, itself included
+	aloneBatch = 1.2  // mean batch as the engine tells: scrapes blur its edges
+	knownPart  = 0.8  // of the decode, in which coverage must be known
 )
 
 // labelOrder lists the labels by the place of their time in a share.
@@ -36,8 +38,9 @@ type share struct {
 	throttled  float64
 	company    float64 // request-seconds of decode meanwhile, itself included
 	foreign    bool
-	unseen     bool                           // traffic coverage was below the bar, or unknown
-	batch      float64                        // greatest that the engine told
+	coverage   float64 // times seconds in which it was known
+	coveredS   float64
+	batch      float64                        // request-seconds that the engine told
 	conf       [numLabels]timeline.Confidence // of the newest run of each label
 }
 
@@ -95,11 +98,12 @@ func (a *share) take(c *Cell, sec float64, confidence timeline.Confidence) {
 	}
 	a.foreign = a.foreign || v.Reason == verdict.ReasonForeign
 	a.throttled += c.ThrottledS * sec / c.Span.Duration().Seconds()
-	if !c.Coverage.OK() || c.Coverage.Value < fullCoverage {
-		a.unseen = true
+	if c.Coverage.OK() {
+		a.coverage += sec * c.Coverage.Value
+		a.coveredS += sec
 	}
 	if c.Batch.OK() {
-		a.batch = max(a.batch, c.Batch.Value)
+		a.batch += sec * c.Batch.Value
 	}
 }
 
@@ -220,8 +224,15 @@ func (a *share) grade(p *Phase) timeline.Grade {
 		return timeline.Insufficient
 	case p.Windows < minWhole:
 		return timeline.Inherited
-	case !a.unseen && p.Concurrency.Value <= aloneUpTo && a.batch <= 1+aloneUpTo:
+	case a.alone(p.Concurrency.Value):
 		return timeline.Isolated
 	}
 	return timeline.Shared
+}
+
+// alone reports whether nothing else was in the batch: the probe saw all traffic, and neither it nor the engine knows
+// of more than one request.
+func (a *share) alone(company float64) bool {
+	return a.coveredS >= knownPart*a.seconds && a.coverage >= fullCoverage*a.coveredS &&
+		company <= aloneUpTo && a.batch <= aloneBatch*a.seconds
 }

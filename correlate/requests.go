@@ -117,35 +117,44 @@ func (e *Engine) Token(ev timeline.TokenEvent) {
 		q.first = ev.At
 	}
 	q.last = max(q.last, ev.At)
-	n, estimated := 1.0, true
-	if ev.Source != timeline.CountNone {
-		n, estimated = float64(ev.Tokens), ev.Source >= timeline.CountFinal
-	}
+	n, estimated := tokensOf(&ev)
 	q.tokens += n
 	if e.first == 0 || ev.At < e.first {
 		e.first = ev.At
 	}
 	e.last = max(e.last, ev.At)
-	if q.target >= 0 {
-		e.count(e.targets[q.target], ev.At, n, first, estimated)
+	if q.target < 0 {
+		return
 	}
-}
-
-// count puts tokens into the bin of their cell.
-func (e *Engine) count(t *target, at timeline.Instant, n float64, first, estimated bool) {
-	b := t.bin(e.index(at))
+	b := e.targets[q.target].bins.at(e.index(ev.At))
 	if b == nil {
 		e.stats.LateTokens++
 		return
 	}
 	b.tokens += n
 	b.events++
+	if ev.Coalesced {
+		b.coalesced++
+	}
 	if !first {
 		b.decoded += n
 	}
 	if estimated {
 		b.estimated++
 	}
+}
+
+// tokensOf returns the tokens of an event, and whether that is a guess: an event that tells no count of its own counts as
+// one until the request's total is known.
+func tokensOf(ev *timeline.TokenEvent) (float64, bool) {
+	switch ev.Source {
+	case timeline.CountIDs, timeline.CountUsage, timeline.CountLogprobs, timeline.CountPerEvent:
+		return float64(ev.Tokens), false
+	case timeline.CountFinal, timeline.CountEstimated:
+		return float64(ev.Tokens), true
+	case timeline.CountNone:
+	}
+	return 1, true
 }
 
 // index is the number of the cell that holds t.

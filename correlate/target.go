@@ -111,6 +111,7 @@ const coverageSpan = 10 * time.Second
 type bin struct {
 	tokens, decoded   float64 // decoded leaves out the first event of each request
 	events, estimated int
+	coalesced         int
 }
 
 // maxBins bounds how far ahead of the last closed cell tokens may lie.
@@ -171,8 +172,6 @@ func (b *bins) next() (int64, bool) {
 	}
 	return 0, false
 }
-
-func (t *target) bin(i int64) *bin { return t.bins.at(i) }
 
 const (
 	maxScrapes   = 1024

@@ -60,6 +60,7 @@ type Device struct {
 	Clock         timeline.Measure // Hz, mean of the slowest GPU
 	Reasons       uint64           // union of the reason bits seen
 	ThrottledPart float64          // of the time, by reason bits or cumulative throttle time
+	Power         timeline.Measure // W, mean of the GPU that draws most
 	PowerLimitW   float64          // enforced; zero if unknown
 	DefaultLimitW float64
 }

@@ -8,6 +8,7 @@ const (
 	throttledPart = 0.02 // of the time: less is a blip
 	slowClock     = 0.97 // of the clock that the data sheet assumes
 	lowLimit      = 0.97 // enforced power limit over the board's own
+	atLimit       = 0.97 // power over the enforced limit
 	waitNoise     = 0.05 // of SM activity: three times what the means of ten windows of equal ranks differ by
 	slowRank      = 0.97 // clock of one rank over the median of the others
 )
@@ -15,7 +16,8 @@ const (
 // overlays lists the circumstances beside the label, in a fixed order.
 func overlays(in *Input, v *Verdict) []timeline.Overlay {
 	var out []timeline.Overlay
-	if throttled(&in.Device) {
+	idle := v.Reason == ReasonIdle || v.Reason == ReasonNoDecode // clocks of an idle GPU rest
+	if !idle && throttled(&in.Device) {
 		out = append(out, timeline.Throttled)
 	}
 	w := in.Work
@@ -34,19 +36,18 @@ func overlays(in *Input, v *Verdict) []timeline.Overlay {
 	return out
 }
 
-// throttled reports whether something held the clocks of a busy GPU: a reason the driver states, time it counted, or a
-// clock below the one the data sheet assumes. The last finds locked clocks, for which drivers state no reason, and
-// needs no history of the node, which a slow node would poison.
+// throttled reports whether something held the clocks of a busy GPU: time under a reason that the driver states or
+// counts, a clock below the one the data sheet assumes, or power at a limit that someone lowered. The clock finds locked
+// clocks, for which drivers state no reason, and needs no history of the node, which a slow node would poison.
 func throttled(d *Device) bool {
-	if d.ThrottledPart >= throttledPart {
+	switch {
+	case d.ThrottledPart >= throttledPart:
+		return true
+	case d.RateClockHz > 0 && d.Clock.OK() && d.Clock.Value > 0 && d.Clock.Value < slowClock*d.RateClockHz:
 		return true
 	}
-	return d.RateClockHz > 0 && d.Clock.OK() && d.Clock.Value > 0 && d.Clock.Value < slowClock*d.RateClockHz
-}
-
-// LimitLowered reports whether the enforced power limit is below the board's own. It slows nothing by itself.
-func (d *Device) LimitLowered() bool {
-	return d.PowerLimitW > 0 && d.DefaultLimitW > 0 && d.PowerLimitW < lowLimit*d.DefaultLimitW
+	lowered := d.PowerLimitW > 0 && d.PowerLimitW < lowLimit*d.DefaultLimitW
+	return lowered && d.Power.OK() && d.Power.Value >= atLimit*d.PowerLimitW
 }
 
 type slowest struct {

@@ -39,6 +39,7 @@ const (
 	ReasonLegacy     = "legacy counters only"
 	ReasonUntrusted  = "untrusted counter"
 	ReasonIdle       = "no running requests"
+	ReasonNoDecode   = "no request decoded"
 	ReasonPipeline   = "a pipeline bubble explains the gap"
 	ReasonIdleRank   = "an idle data-parallel rank explains the gap"
 	ReasonNoShare    = "no share dominates"
