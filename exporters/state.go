@@ -28,9 +28,8 @@ type StateConfig struct {
 // Series is one series and its present value.
 type Series struct {
 	ID      ID
-	Labels  []string         // values, in the order of the metric's labels
-	Since   time.Time        // when it began, by the clock of that day: it never moves
-	At      timeline.Instant // end of the newest cell it rests on; zero for the agent's own
+	Labels  []string  // values, in the order of the metric's labels
+	Since   time.Time // when it began, by the clock of that day: it never moves
 	Value   float64
 	Buckets *Buckets // of a histogram; the state's own, valid until it takes something in
 }
@@ -226,7 +225,7 @@ func (s *State) AppendGPU(dst []Series, uuid, target string) []Series {
 	}
 	d := &s.gpus[i]
 	labels := append(slices.Clone(g.labels), d.Name, d.Driver, d.PCIBusID, strconv.FormatBool(d.Simulated))
-	return append(dst, Series{ID: GPUInfo, Labels: labels, At: g.at, Value: 1})
+	return append(dst, Series{ID: GPUInfo, Labels: labels, Value: 1})
 }
 
 // AppendTarget appends the series of one target. Once no cell of it comes any more, only what counts remains.
@@ -244,7 +243,7 @@ func (s *State) AppendTarget(dst []Series, name string) []Series {
 		t = s.cfg.Targets[i]
 	}
 	labels := append(slices.Clone(g.labels), t.Model, t.DType, g.evidence.String())
-	return append(dst, Series{ID: TargetInfo, Labels: labels, At: g.at, Value: 1})
+	return append(dst, Series{ID: TargetInfo, Labels: labels, Value: 1})
 }
 
 // AppendAgent appends the agent's own series.
@@ -252,7 +251,8 @@ func (s *State) AppendAgent(dst []Series) []Series {
 	for _, k := range slices.Sorted(maps.Keys(s.self)) {
 		dst = append(dst, s.self[k])
 	}
-	if s.cfg.Version != "" && catalogue[SelfBuildInfo].Profile <= s.cfg.Profile {
+	_, told := s.self[catalogue[SelfBuildInfo].Name+"\x00"+s.cfg.Version]
+	if s.cfg.Version != "" && !told && catalogue[SelfBuildInfo].Profile <= s.cfg.Profile {
 		dst = append(dst, Series{ID: SelfBuildInfo, Labels: []string{s.cfg.Version}, Value: 1})
 	}
 	return dst
@@ -265,7 +265,7 @@ func (s *State) appendGroup(dst []Series, g *group, scope Scope) []Series {
 			continue
 		}
 		if b := g.buckets[id]; b != nil {
-			dst = append(dst, Series{ID: id, Labels: g.labels, Since: g.since, At: g.at, Buckets: b})
+			dst = append(dst, Series{ID: id, Labels: g.labels, Since: g.since, Buckets: b})
 		}
 		if !g.has[id] || m.Kind == Gauge && s.stale(g) {
 			continue
@@ -275,7 +275,7 @@ func (s *State) appendGroup(dst []Series, g *group, scope Scope) []Series {
 			if len(m.Values) > 0 {
 				labels = append(slices.Clone(g.labels), m.Values[i])
 			}
-			dst = append(dst, Series{ID: id, Labels: labels, Since: g.since, At: g.at, Value: v})
+			dst = append(dst, Series{ID: id, Labels: labels, Since: g.since, Value: v})
 		}
 	}
 	return dst

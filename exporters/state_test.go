@@ -213,6 +213,7 @@ func TestReadingsOfTheAgentMustBeInTheCatalogue(t *testing.T) {
 		{Name: "tpotscope.ring.drops", Labels: []string{"tokens"}, Value: 3},
 		{Name: "tpotscope.ring.drops", Labels: []string{"tokens"}, Value: 4},
 		{Name: "tpotscope.agent.cpu_cores", Value: 0.04},
+		{Name: "tpotscope.build.info", Labels: []string{"1.2.3"}, Value: 1},
 		{Name: "tpotscope.agent.cpu_cores", Labels: []string{"x"}, Value: 1},
 		{Name: "tpotscope.batch", Labels: []string{"llama"}, Value: 1},
 		{Name: "tpotscope.nonsense", Value: 1},
@@ -322,5 +323,18 @@ func TestWithoutSpansTheCallersTraceIsTheExemplar(t *testing.T) {
 		if e := x.Buckets.Exemplars(0); len(e) != 1 || e[0].SpanID != "00000000000000aa" {
 			t.Errorf("exemplars %v, want the caller's span", e)
 		}
+	}
+}
+
+func TestNoSeriesStandsTwice(t *testing.T) {
+	s := exporters.NewState(exporters.StateConfig{Profile: exporters.Full, Version: "1.2.3"})
+	c, p := cell(1, "llama", "GPU-a", timeline.Memory), phase(2, 0.01)
+	s.AddCell(&c)
+	s.AddPhase(&p)
+	if err := s.Consume(&exporters.Batch{Self: []exporters.Self{{Name: "tpotscope.build.info", Labels: []string{"1.2.3"}, Value: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	if series := s.Append(nil); len(series) != len(values(s)) {
+		t.Errorf("%d series have %d names", len(series), len(values(s)))
 	}
 }

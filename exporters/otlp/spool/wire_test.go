@@ -3,7 +3,10 @@ package spool_test
 import (
 	"compress/gzip"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,6 +22,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -178,14 +182,14 @@ func (s traceService) Export(ctx context.Context, r *coltrace.ExportTraceService
 	return &coltrace.ExportTraceServiceResponse{PartialSuccess: &coltrace.ExportTracePartialSuccess{RejectedSpans: 2}}, s.take(ctx, r)
 }
 
-func serve(t *testing.T, c *collector) string {
+func serve(t *testing.T, c *collector, opts ...grpc.ServerOption) string {
 	t.Helper()
 	var lc net.ListenConfig
 	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := grpc.NewServer()
+	srv := grpc.NewServer(opts...)
 	colmetrics.RegisterMetricsServiceServer(srv, metricsService{c})
 	coltrace.RegisterTraceServiceServer(srv, traceService{c})
 	done := make(chan error, 1)
@@ -298,5 +302,55 @@ func TestGRPCWaitsForAReceiverThatComesLate(t *testing.T) {
 	}
 	if len(c.got) != 1 || s.Stats().Sent != 1 {
 		t.Errorf("received %d, %+v; want the early request", len(c.got), s.Stats())
+	}
+}
+
+// identity returns a certificate for 127.0.0.1 and the pool that trusts it.
+func identity(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	srv := httptest.NewTLSServer(http.NotFoundHandler())
+	defer srv.Close()
+	pool := x509.NewCertPool()
+	pool.AddCert(srv.Certificate())
+	return srv.TLS.Certificates[0], pool
+}
+
+func TestReceiversBehindTLSAreVerifiedAndSeeTheClientsCertificate(t *testing.T) {
+	pair, pool := identity(t)
+	server := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAnyClientCert}
+	web := httptest.NewUnstartedServer(http.NotFoundHandler())
+	posts := 0
+	web.Config.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { posts++ })
+	web.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	web.TLS = server.Clone()
+	web.StartTLS()
+	defer web.Close()
+	c := &collector{}
+	addr := serve(t, c, grpc.Creds(credentials.NewTLS(server)))
+	for name, tt := range map[string]struct {
+		client *tls.Config
+		sent   uint64
+	}{
+		"trusted, with a certificate": {&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, Certificates: []tls.Certificate{pair}}, 1},
+		"without a certificate":       {&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}, 0},
+		"not trusted":                 {nil, 0},
+	} {
+		for _, overGRPC := range []bool{false, true} {
+			cfg := spool.DefaultConfig()
+			cfg.Signal, cfg.TLS, cfg.FlushTimeout = spool.Metrics, tt.client, 5*time.Second
+			if tt.sent == 0 {
+				cfg.FlushTimeout = 200 * time.Millisecond
+			}
+			cfg.GRPC, cfg.Endpoint = overGRPC, web.URL
+			if overGRPC {
+				cfg.Endpoint = addr
+			}
+			if st := deliver(t, cfg, request("one")); st.Sent != tt.sent || tt.sent == 0 && st.DroppedShutdown != 1 {
+				t.Errorf("%s, grpc %v: %+v, want %d sent", name, overGRPC, st, tt.sent)
+			}
+		}
+	}
+	if posts != 1 || len(c.got) != 1 {
+		t.Errorf("%d requests over HTTP and %d over gRPC came through, want one each", posts, len(c.got))
 	}
 }
