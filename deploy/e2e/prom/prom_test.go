@@ -249,7 +249,7 @@ func TestScraping(t *testing.T) {
 	web := httptest.NewServer(sink.Handler())
 	defer web.Close()
 	s := newServer(t)
-	startScraping(t, s, web.Listener.Addr().String())
+	startScraping(t, s, web.Listener.Addr().String(), "PrometheusProto")
 
 	for _, b := range batches(time.Now().Add(-seconds * time.Second)) {
 		if err := sink.Consume(t.Context(), b); err != nil {
@@ -270,16 +270,16 @@ func TestScraping(t *testing.T) {
 }
 
 // startScraping lets Prometheus' own scraper read a target until the test ends.
-func startScraping(t *testing.T, s *server, address string) {
+func startScraping(t *testing.T, s *server, address, format string) {
 	t.Helper()
-	cfg, err := config.Load(`
+	cfg, err := config.Load(fmt.Sprintf(`
 scrape_configs:
   - job_name: tpotscope
     scrape_interval: 200ms
     scrape_timeout: 200ms
     scrape_native_histograms: true
-    scrape_protocols: [PrometheusProto]
-`, slog.New(slog.DiscardHandler))
+    scrape_protocols: [%s]
+`, format), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,6 +299,38 @@ scrape_configs:
 			t.Error(err)
 		}
 	})
+}
+
+// Servers that do not scrape native histograms see the classic buckets, in text.
+func TestScrapingText(t *testing.T) {
+	sink, err := prom.New(prom.Config{State: stateConfig, ClassicBuckets: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := httptest.NewServer(sink.Handler())
+	defer web.Close()
+	for _, b := range batches(time.Now().Add(-seconds * time.Second)) {
+		if err := sink.Consume(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := newServer(t)
+	startScraping(t, s, web.Listener.Addr().String(), "OpenMetricsText1.0.0")
+	waitFor(t, s, `tpotscope_build_info`)
+	both := func(v float64) map[string]float64 {
+		return map[string]float64{`{target="llama"}`: v, `{target="qwen"}`: v}
+	}
+	at := time.Now()
+	s.want(t, `sum by (target) (tpotscope_tpot_seconds_count)`, at, both(requests))
+	s.want(t, `sum by (target) (tpotscope_tpot_seconds_bucket{le="0.03125"})`, at, both(22)) // 10 ms to 31 ms
+	for k, got := range s.query(t, `histogram_quantile(0.5, sum by (target, le) (tpotscope_tpot_seconds_bucket))`, at) {
+		if got < 0.03125 || got > 0.0625 { // the power of two that holds 59.5 ms
+			t.Errorf("median of %s is %g", k, got)
+		}
+	}
+	if traces := s.traces(t, "tpotscope_tpot_seconds_bucket"); len(traces) < 4 {
+		t.Errorf("%d exemplars on classic buckets", len(traces))
+	}
 }
 
 // waitFor waits until a query has a result.
@@ -412,7 +444,7 @@ func TestBothWaysGiveTheSameSeries(t *testing.T) {
 	web := httptest.NewServer(sink.Handler())
 	defer web.Close()
 	scraped := newServer(t)
-	startScraping(t, scraped, web.Listener.Addr().String())
+	startScraping(t, scraped, web.Listener.Addr().String(), "PrometheusProto")
 	waitFor(t, scraped, `tpotscope_build_info`)
 
 	const everything = `{__name__=~"tpotscope_.+"}`
