@@ -14,7 +14,7 @@ import (
 const second = 1000
 
 // watch feeds the steady state and one more request that decodes over the given span.
-func watch(s steady, e *correlate.Engine, from, to time.Duration, bound time.Duration) *correlate.Phase {
+func watch(s steady, e *correlate.Engine, from, to, bound time.Duration) *correlate.Phase {
 	q := timeline.Request{
 		Ref: second, Target: "vllm", Client: "proxy", Streaming: true, Sent: at(from), Head: at(from), First: at(from), Last: at(to), Done: at(to),
 		OutputTokens: 2, FirstTokens: 1, Counted: timeline.CountFinal, ClockBound: bound,

@@ -61,6 +61,14 @@ func TestIntervalsOfRunsCoverTheTruth(t *testing.T) {
 	}
 }
 
+func TestALongRunKeepsItsInterval(t *testing.T) {
+	rng := rand.New(rand.NewPCG(13, 14))
+	got := verdict.Run(timed(20000, func(int) verdict.Input { return cell(0.85+0.03*rng.NormFloat64(), 0.1, 0.95, 1) }))
+	if got.Confidence != timeline.High || got.CI.High-got.CI.Low > 0.002 || got.CI.Low > 0.85 || got.CI.High < 0.85 {
+		t.Errorf("got %s, interval %+v, want high and 0.85 within a narrow interval", got.Confidence, got.CI)
+	}
+}
+
 func TestEqualRanksHaveNoStraggler(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	named := 0
