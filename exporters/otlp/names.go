@@ -56,6 +56,8 @@ const (
 	keyCoverage    = "tpotscope.traffic.coverage"
 	keyStall       = "tpotscope.stall.seconds"
 
+	spanPrefill     = "tpotscope.prefill"
+	spanDecode      = "tpotscope.decode"
 	eventFirstToken = "tpotscope.first_token"
 	eventStall      = "tpotscope.stall"
 )

@@ -37,6 +37,7 @@ type Config struct {
 	Interval   time.Duration        `yaml:"interval"`    // between batches
 	Resolution time.Duration        `yaml:"resolution"`  // least time between points of a series; zero: one a cell
 	Spans      exporters.SpanPolicy `yaml:"spans"`       // Enabled is set by whether traces have an endpoint
+	Children   bool                 `yaml:"children"`    // spans for prefill and decode below the request's own
 	QueueBytes int64                `yaml:"queue_bytes"` // of each signal, as compressed
 	Flush      time.Duration        `yaml:"flush"`       // how long the drains go on at shutdown
 
@@ -229,8 +230,8 @@ func (e *Exporter) Consume(ctx context.Context, b *exporters.Batch) error {
 		if !d.Export || e.traces == nil {
 			continue
 		}
-		if span, ok := e.building.build(e.state, b, p, d); ok {
-			e.queued = append(e.queued, span)
+		if spans, ok := e.building.build(e.state, b, p, d); ok {
+			e.queued = append(e.queued, spans...)
 			e.exported++
 		} else {
 			e.bad++

@@ -41,9 +41,9 @@ func (sb *spanBuilder) note(c *correlate.Cell) {
 	sb.levels[c.Target], sb.coverage[c.Target] = c.Level, c.Coverage
 }
 
-// build returns the span of p. Its ids are those that went upstream with the request, so that what the engine says of
+// build returns the span of p, and those below it if they are asked for. Its ids are those that went upstream with the request, so that what the engine says of
 // it hangs below. It reports false if they are no ids.
-func (sb *spanBuilder) build(s *exporters.State, b *exporters.Batch, p *correlate.Phase, d exporters.Decision) (sdktrace.ReadOnlySpan, bool) {
+func (sb *spanBuilder) build(s *exporters.State, b *exporters.Batch, p *correlate.Phase, d exporters.Decision) ([]sdktrace.ReadOnlySpan, bool) {
 	r := &p.Request
 	traceID, err1 := trace.TraceIDFromHex(r.TraceID)
 	spanID, err2 := trace.SpanIDFromHex(r.SpanID)
@@ -67,7 +67,11 @@ func (sb *spanBuilder) build(s *exporters.State, b *exporters.Batch, p *correlat
 		stub.Status = sdktrace.Status{Code: codes.Error}
 	}
 	stub.Events, stub.DroppedEvents = events(s.Anchor(), p)
-	return stub.Snapshot(), true
+	spans := []sdktrace.ReadOnlySpan{stub.Snapshot()}
+	if sb.cfg.Children {
+		spans = append(spans, children(s.Anchor(), p, &stub)...)
+	}
+	return spans, true
 }
 
 func (sb *spanBuilder) resource(target string) *resource.Resource {
@@ -118,7 +122,7 @@ func (sb *spanBuilder) attributes(s *exporters.State, b *exporters.Batch, p *cor
 		kvs = append(kvs, attribute.Bool(keyWarmup, true))
 	}
 	kvs = append(kvs, latencies(p)...)
-	kvs = append(kvs, decode(p)...)
+	kvs = append(kvs, verdictAttributes(p)...)
 	gpus := s.GPUsOf(r.Target)
 	if len(gpus) > 0 {
 		kvs = append(kvs, attribute.StringSlice(keyHWID, gpus))
@@ -223,8 +227,8 @@ func latencies(p *correlate.Phase) []attribute.KeyValue {
 	return kvs
 }
 
-// decode returns what is said of the request's decode.
-func decode(p *correlate.Phase) []attribute.KeyValue {
+// verdictAttributes returns what is said of the request's decode.
+func verdictAttributes(p *correlate.Phase) []attribute.KeyValue {
 	kvs := []attribute.KeyValue{
 		attribute.String(keyBound, cmp.Or(string(p.Label), string(timeline.Undetermined))), attribute.String(keyConfidence, p.Confidence.String()),
 		attribute.String(keyGrade, cmp.Or(string(p.Grade), string(timeline.Insufficient))), attribute.Int(keyWindows, p.Windows),
