@@ -12,6 +12,8 @@ GOLANGCI_VERSION := v2.15.0
 BIN := $(CURDIR)/bin
 GO ?= go
 export GOFLAGS ?= -buildvcs=false
+# The driver's header marks half of its functions as deprecated; that says nothing about this code.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
@@ -22,10 +24,11 @@ build: $(BIN)/tpotscope $(BIN)/tpotscope-nvml ## build both binaries into bin/
 $(BIN)/tpotscope:
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/tpotscope
 
-# The helper is the only cgo binary. Lazy binding is part of its design: a driver without some symbol must not end it at start.
+# The helper is the only cgo binary. Lazy binding is part of its design: a driver that lacks a symbol must not end it at start,
+# also where the toolchain resolves everything at once by default.
 $(BIN)/tpotscope-nvml:
 	@if command -v gcc >/dev/null; then \
-		CGO_ENABLED=1 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/tpotscope-nvml; \
+		CGO_ENABLED=1 $(GO) build -trimpath -ldflags '$(LDFLAGS) -linkmode external -extldflags "-Wl,-z,lazy"' -o $@ ./cmd/tpotscope-nvml; \
 	else \
 		echo 'no C compiler: $(notdir $@) not built; the demo will use in-process devices' >&2; rm -f $@; \
 	fi
@@ -63,6 +66,7 @@ fmt: $(BIN)/golangci-lint ## format the code
 
 .PHONY: generate
 generate: ## regenerate generated code and the generated parts of the README; leaves no diff
+	sh agent/ingest/ingestpb/generate.sh
 	PATH=$(BIN):$$PATH $(GO) generate ./...
 
 .PHONY: check

@@ -64,7 +64,7 @@ type Agent struct {
 }
 
 // New returns an agent of that configuration, which must be valid.
-func New(cfg Config, deps Deps, log *slog.Logger) (*Agent, error) {
+func New(ctx context.Context, cfg Config, deps Deps, log *slog.Logger) (*Agent, error) {
 	clock, err := hostclock.New()
 	if err != nil {
 		return nil, fmt.Errorf("read clocks: %w", err)
@@ -88,7 +88,7 @@ func New(cfg Config, deps Deps, log *slog.Logger) (*Agent, error) {
 			return nil, err
 		}
 	}
-	if a.ways, err = a.openWays(); err != nil {
+	if a.ways, err = a.openWays(ctx); err != nil {
 		return nil, err
 	}
 	return a, nil

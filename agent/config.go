@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/exporter-toolkit/web"
+
 	"github.com/tpotscope/tpotscope/agent/probe/relay"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/exporters/otlp"
@@ -216,6 +218,9 @@ func (m *Metrics) validate() error {
 		if _, _, err := net.SplitHostPort(m.Listen); err != nil {
 			errs = append(errs, fmt.Errorf("metrics.listen: %q is not HOST:PORT", m.Listen))
 		}
+	}
+	if err := web.Validate(m.WebConfig); err != nil {
+		errs = append(errs, fmt.Errorf("metrics.web_config: %w", err))
 	}
 	switch m.Profile {
 	case "minimal", "standard", "full":

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/exporter-toolkit/web"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tpotscope/tpotscope/agent/ingest"
@@ -85,8 +86,9 @@ func freeSocket(ctx context.Context, path string) error {
 	return nil
 }
 
-// serve runs an HTTP server on l until ctx ends.
-func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
+// serve runs an HTTP server on l until ctx ends. webConfig is a file of the exporter toolkit's form, for TLS and
+// authentication, or empty.
+func serve(ctx context.Context, l net.Listener, h http.Handler, webConfig string, log *slog.Logger) error {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
@@ -96,7 +98,7 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := web.Serve(l, srv, &web.FlagConfig{WebConfigFile: &webConfig}, slog.New(slog.DiscardHandler)); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve %s: %w", l.Addr(), err)
 		}
 		return nil
@@ -126,7 +128,7 @@ func (a *Agent) serveMetrics(ctx context.Context, l net.Listener) error {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("tpotscope: /metrics /healthz /readyz\n"))
 	})
-	return serve(ctx, l, mux, a.log)
+	return serve(ctx, l, mux, a.cfg.Metrics.WebConfig, a.log)
 }
 
 // serveSocket serves what probes report.
@@ -142,7 +144,7 @@ func (a *Agent) serveSocket(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle(path, h)
 	mux.HandleFunc("GET /healthz", a.healthz)
-	return serve(ctx, l, mux, a.log)
+	return serve(ctx, l, mux, "", a.log)
 }
 
 // health is the JSON form of /healthz.
@@ -208,6 +210,8 @@ func (a *Agent) health() health {
 	switch {
 	case known.Lost:
 		h.Why = append(h.Why, "counters stopped: "+known.Why)
+	case a.recorder != nil && a.recorder.failed() > 0:
+		h.Why = append(h.Why, "the recording loses rows: see the log")
 	case a.counters == nil:
 		h.Why = append(h.Why, "no counters: nvml.source is off, or the helper was not found")
 	}

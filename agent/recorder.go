@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -21,7 +20,7 @@ type recorder struct {
 	cells  []correlate.Cell
 	writer *record.Writer
 	back   pending
-	faults uint64
+	faults uint64 // of the writer
 }
 
 // maxPendingCells bounds the cells that wait to be written.
@@ -111,12 +110,12 @@ func (r *recorder) write() {
 
 func (r *recorder) fault(err error) {
 	r.faults++
-	r.log.LogAttrs(context.Background(), slog.LevelWarn, "recording loses rows", slog.Any("err", err))
+	r.log.Warn("recording loses rows", slog.Any("err", err))
 }
 
-// stats returns what the writer did, and how often it failed.
-func (r *recorder) stats() (record.Stats, uint64) {
+// failed returns how often the disk did not take what it was given.
+func (r *recorder) failed() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.writer.Stats(), r.faults
+	return r.faults
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -64,7 +65,7 @@ func OpenScenario(name string) (*scenario.Scenario, error) {
 	f, err := os.Open(name)
 	switch {
 	case err == nil:
-		defer f.Close()
+		defer func() { _ = f.Close() }() // it was only read
 		return scenario.Parse(filepath.Base(name), f)
 	case os.IsNotExist(err) && !strings.ContainsRune(name, filepath.Separator):
 		s, err := scenario.Open(name)
@@ -79,7 +80,7 @@ func OpenScenario(name string) (*scenario.Scenario, error) {
 
 // pathCause names the file of a failed open without the call.
 func pathCause(err error) error {
-	if p, ok := err.(*fs.PathError); ok {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("%s: %w", p.Path, p.Err)
 	}
 	return err

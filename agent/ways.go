@@ -30,7 +30,7 @@ type ways struct {
 }
 
 // openWays makes the ways out that the configuration asks for.
-func (a *Agent) openWays() (ways, error) {
+func (a *Agent) openWays(ctx context.Context) (ways, error) {
 	w := ways{log: a.log, more: a.deps.Sinks}
 	var profile exporters.Profile
 	if err := profile.UnmarshalText([]byte(a.cfg.Metrics.Profile)); err != nil {
@@ -56,7 +56,7 @@ func (a *Agent) openWays() (ways, error) {
 		return w, fmt.Errorf("open metrics: %w", err)
 	}
 	if cfg.Enabled() {
-		if w.otlp, err = otlp.New(context.Background(), cfg); err != nil {
+		if w.otlp, err = otlp.New(ctx, cfg); err != nil {
 			return w, fmt.Errorf("open otlp: %w", err)
 		}
 	}

@@ -91,8 +91,12 @@ type Cost struct {
 	HelperCPU  float64 `json:"helper_cores"`
 }
 
-// dominantShare is what one limiter must hold of the time for a single label to be right; below it a mixture is.
-const dominantShare = 0.6
+// dominantShare is what one limiter must hold of the time for a single label to be right; below it a mixture is. Within
+// shareSlack of it either is.
+const (
+	dominantShare = 0.6
+	shareSlack    = 0.05
+)
 
 // stage is a demo that is set up.
 type stage struct {
@@ -105,11 +109,12 @@ type stage struct {
 	sink  *receiver
 	llm   *llmsim.Server
 	path  string
+	temp  string // for the socket, whose path must be short, and the page
 }
 
 // Run runs the demo until it is over or ctx ends; then it compares what there is.
 func Run(ctx context.Context, o Options) (*Result, error) {
-	st, err := setUp(o)
+	st, err := setUp(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +130,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 }
 
 // setUp makes the simulated world: the timeline, the driver's page, the receiver.
-func setUp(o Options) (*stage, error) {
+func setUp(ctx context.Context, o Options) (*stage, error) {
 	s, err := agent.OpenScenario(o.Scenario)
 	if err != nil {
 		return nil, err
@@ -137,7 +142,10 @@ func setUp(o Options) (*stage, error) {
 	if st.clock, err = hostclock.New(); err != nil {
 		return nil, fmt.Errorf("read clocks: %w", err)
 	}
-	if st.sink, err = newReceiver(); err != nil {
+	if st.temp, err = os.MkdirTemp("", "tpotscope-demo-"); err != nil {
+		return nil, fmt.Errorf("make a temporary directory: %w", err)
+	}
+	if st.sink, err = newReceiver(ctx); err != nil {
 		return nil, err
 	}
 	world, habits := sim.Scenario(st.tl), sim.Options{Jitter: 2 * time.Millisecond, Lag: 2 * time.Millisecond}
@@ -149,7 +157,7 @@ func setUp(o Options) (*stage, error) {
 	} else {
 		st.path = "helper process, go-nvml, simulated libnvidia-ml.so.1"
 		st.epoch = st.clock.Now()
-		if st.page, err = sim.NewPage(filepath.Join(o.Dir, "nvml.page"), world, habits, st.clock.Now); err != nil {
+		if st.page, err = sim.NewPage(st.pagePath(), world, habits, st.clock.Now); err != nil {
 			return nil, fmt.Errorf("make the simulated driver's page: %w", err)
 		}
 	}
@@ -166,9 +174,12 @@ func (st *stage) tearDown() {
 	st.sink.close()
 	if st.page != nil {
 		_ = st.page.Close()
-		_ = os.Remove(filepath.Join(st.o.Dir, "nvml.page"))
 	}
+	_ = os.RemoveAll(st.temp)
 }
+
+// pagePath is where the simulated driver's page lies.
+func (st *stage) pagePath() string { return filepath.Join(st.temp, "nvml.page") }
 
 // duration is how long the demo plays.
 func (st *stage) duration() time.Duration {
@@ -184,8 +195,8 @@ func (st *stage) config(engineURL string) agent.Config {
 	target.EngineURL, target.GPUs = engineURL, nil
 	cfg := agent.DefaultConfig()
 	cfg.Version = st.o.Version
-	cfg.StateDir, cfg.Socket = st.o.Dir, filepath.Join(st.o.Dir, "agent.sock")
-	cfg.Record.Dir = filepath.Join(st.o.Dir, "recording")
+	cfg.StateDir, cfg.Socket = st.o.Dir, filepath.Join(st.temp, "agent.sock")
+	cfg.Record.Dir = st.o.Dir
 	cfg.NVML.Library = st.o.Library
 	cfg.Targets = []timeline.Target{target}
 	cfg.Metrics.Listen = "127.0.0.1:0"
@@ -219,11 +230,11 @@ func (st *stage) play(ctx context.Context, res *Result) error {
 	}
 	cfg := st.config("http://" + ln.Addr().String())
 	if st.page != nil {
-		deps.HelperEnv = append(deps.HelperEnv, sim.EnvPage+"="+filepath.Join(st.o.Dir, "nvml.page"))
+		deps.HelperEnv = append(deps.HelperEnv, sim.EnvPage+"="+st.pagePath())
 	} else {
 		deps.Counters = remote.NewLocal(st.local, agent.Sampling(&cfg), st.clock.Now)
 	}
-	ag, err := agent.New(cfg, deps, st.o.Log)
+	ag, err := agent.New(ctx, cfg, deps, st.o.Log)
 	if err != nil {
 		return err
 	}

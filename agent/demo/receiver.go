@@ -36,9 +36,9 @@ type receiver struct {
 	names map[string]bool
 }
 
-func newReceiver() (*receiver, error) {
+func newReceiver(ctx context.Context) (*receiver, error) {
 	var lc net.ListenConfig
-	ln, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	ln, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("open the OTLP receiver: %w", err)
 	}

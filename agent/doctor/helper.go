@@ -30,8 +30,10 @@ func (r *Report) checkHelper(ctx context.Context, o Options) *findings {
 	if path == "" {
 		found, err := remote.Find(o.HelperDir)
 		if err != nil {
-			r.add(Check{"helper", Failed, remote.HelperName + " is neither beside this program nor on PATH", "you",
-				"build it with `make` (needs gcc) and keep both binaries in one folder"})
+			r.add(Check{
+				"helper", Failed, remote.HelperName + " is neither beside this program nor on PATH", "you",
+				"build it with `make` (needs gcc) and keep both binaries in one folder",
+			})
 			return nil
 		}
 		path = found
@@ -55,8 +57,10 @@ func (r *Report) checkHelper(ctx context.Context, o Options) *findings {
 	}
 	var f findings
 	if err := json.Unmarshal(out.Bytes(), &f); err != nil {
-		r.add(Check{"driver", Failed, "the helper's answer is not understood: helper and agent are of different versions", "you",
-			"install both binaries from one build"})
+		r.add(Check{
+			"driver", Failed, "the helper's answer is not understood: helper and agent are of different versions", "you",
+			"install both binaries from one build",
+		})
 		return nil
 	}
 	detail := "driver " + f.Driver
@@ -86,14 +90,20 @@ func explainProbe(ctx context.Context, err error, stderr string, o Options) Chec
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
-		return Check{"driver", Failed, fmt.Sprintf("the driver did not answer within %v: it hangs", o.Timeout), "the cluster's admin",
-			"look for Xid lines in `dmesg`; a hung driver needs a GPU reset or a reboot"}
+		return Check{
+			"driver", Failed, fmt.Sprintf("the driver did not answer within %v: it hangs", o.Timeout), "the cluster's admin",
+			"look for Xid lines in `dmesg`; a hung driver needs a GPU reset or a reboot",
+		}
 	case errors.As(err, &exit) && exit.ExitCode() == missingSymbol:
-		return Check{"driver", Failed, "the driver's library lacks a function: " + lastLine(stderr), "the cluster's admin",
-			"install a driver and library of one version, R525 or newer"}
+		return Check{
+			"driver", Failed, "the driver's library lacks a function: " + lastLine(stderr), "the cluster's admin",
+			"install a driver and library of one version, R525 or newer",
+		}
 	case strings.Contains(stderr, "library not found"), strings.Contains(stderr, "LIBRARY_NOT_FOUND"):
-		return Check{"driver", Failed, "libnvidia-ml.so.1 was not found: no NVIDIA driver on this host or in this container", "you",
-			"in a container: NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=utility; elsewhere: install the driver, or name the library with --set nvml.library=PATH"}
+		return Check{
+			"driver", Failed, "libnvidia-ml.so.1 was not found: no NVIDIA driver on this host or in this container", "you",
+			"in a container: NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=utility; elsewhere: install the driver, or name the library with --set nvml.library=PATH",
+		}
 	}
 	if stderr == "" {
 		stderr = err.Error()
@@ -164,8 +174,10 @@ func explainCall(call string, states []remote.CallState, gpus int) (Check, bool)
 	case timeline.StateUnsupported.String():
 		return Check{call, Warning, where, "nobody: this hardware or driver does not have it", ""}, true
 	case timeline.StateNoPermission.String():
-		return Check{call, Failed, where, "the cluster's admin",
-			"run the agent as root; in a container `privileged: true` (CAP_SYS_ADMIN alone was reported to be lost after minutes, NVIDIA/DCGM#214)"}, true
+		return Check{
+			call, Failed, where, "the cluster's admin",
+			"run the agent as root; in a container `privileged: true` (CAP_SYS_ADMIN alone was reported to be lost after minutes, NVIDIA/DCGM#214)",
+		}, true
 	case timeline.StateLost.String():
 		return Check{call, Failed, where, "the cluster's admin", "look for Xid 79 in `dmesg`; the GPU needs a reset or a reboot"}, true
 	}
@@ -176,8 +188,10 @@ func explainCall(call string, states []remote.CallState, gpus int) (Check, bool)
 func (r *Report) checkLatency(f *findings) {
 	for _, l := range f.Latency {
 		if l.MeanUS > 20_000 {
-			r.add(Check{"latency", Warning, fmt.Sprintf("%s takes %.0f ms on GPU %d", l.Call, l.MeanUS/1000, l.GPU), "you",
-				"the sampler lowers its rate by itself; set nvml.period higher to be explicit"})
+			r.add(Check{
+				"latency", Warning, fmt.Sprintf("%s takes %.0f ms on GPU %d", l.Call, l.MeanUS/1000, l.GPU), "you",
+				"the sampler lowers its rate by itself; set nvml.period higher to be explicit",
+			})
 			return
 		}
 	}

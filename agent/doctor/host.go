@@ -33,8 +33,10 @@ func checkClocks() Check {
 		return Check{"clocks", Failed, err.Error(), "the cluster's admin", "the kernel must offer CLOCK_REALTIME and CLOCK_BOOTTIME"}
 	}
 	if a.BootID == "" {
-		return Check{"clocks", Warning, "the kernel tells no boot id: recordings of two boots cannot be told apart", "the cluster's admin",
-			"mount /proc"}
+		return Check{
+			"clocks", Warning, "the kernel tells no boot id: recordings of two boots cannot be told apart", "the cluster's admin",
+			"mount /proc",
+		}
 	}
 	return Check{Name: "clocks", State: Fine, Detail: fmt.Sprintf("all clocks read within %v", a.Width)}
 }
@@ -45,7 +47,7 @@ func checkStamps() Check {
 	if err != nil {
 		return Check{"stamps", Warning, err.Error(), "you", "allow AF_INET sockets"}
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }() // it was only asked
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
 		return Check{"stamps", Warning, "the kernel does not stamp received bytes: tokens carry the time their read returned", "nobody: this kernel lacks it", ""}
 	}
@@ -72,11 +74,15 @@ func (r *Report) checkEngines(ctx context.Context, o Options) {
 	switch {
 	case len(found) > 0:
 	case len(o.Engines) > 0:
-		r.add(Check{"engine", Failed, "none of the configured engines tells its metrics", "you",
-			"start the engine with its metrics on (llama.cpp: --metrics), and see that engine_url is its base URL"})
+		r.add(Check{
+			"engine", Failed, "none of the configured engines tells its metrics", "you",
+			"start the engine with its metrics on (llama.cpp: --metrics), and see that engine_url is its base URL",
+		})
 	default:
-		r.add(Check{"engine", Warning, "no engine tells its metrics on " + usualPortsText, "you",
-			"name it: --engine http://HOST:PORT (llama.cpp needs --metrics)"})
+		r.add(Check{
+			"engine", Warning, "no engine tells its metrics on " + usualPortsText, "you",
+			"name it: --engine http://HOST:PORT (llama.cpp needs --metrics)",
+		})
 	}
 }
 
@@ -172,8 +178,10 @@ func checkState(dir string) Check {
 	}
 	free := st.Bavail * uint64(st.Bsize)
 	if free < leastFree {
-		return Check{"state", Warning, fmt.Sprintf("%.1f GB free below %s", float64(free)/1e9, there), "you",
-			"free some room, or --set record.max_bytes=BYTES"}
+		return Check{
+			"state", Warning, fmt.Sprintf("%.1f GB free below %s", float64(free)/1e9, there), "you",
+			"free some room, or --set record.max_bytes=BYTES",
+		}
 	}
 	return Check{Name: "state", State: Fine, Detail: fmt.Sprintf("%s, %.0f GB free", dir, float64(free)/1e9)}
 }

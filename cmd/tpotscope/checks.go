@@ -101,18 +101,18 @@ func (a *app) demo(ctx context.Context, o *demoOptions) error {
 	last := ""
 	res, err := demo.Run(ctx, demo.Options{
 		Scenario: o.scenario, Dir: o.dir, HelperDir: programDir(), Library: library, Duration: o.length, Version: version, Log: a.quietLog(),
-		Say: func(line string) { fmt.Fprintln(a.err, "SIMULATED "+line) },
+		Say: func(line string) { a.say("SIMULATED %s\n", line) },
 		Progress: func(phase string, done, of float64) {
 			if live {
-				fmt.Fprintf(a.err, "\r\x1b[K%3.0f of %.0f s  %s", done, of, phase)
+				a.say("\r\x1b[K%3.0f of %.0f s  %s", done, of, phase)
 			} else if phase != last {
-				fmt.Fprintf(a.err, "%3.0f of %.0f s  %s\n", done, of, phase)
+				a.say("%3.0f of %.0f s  %s\n", done, of, phase)
 			}
 			last = phase
 		},
 	})
 	if live {
-		fmt.Fprint(a.err, "\r\x1b[K")
+		a.say("\r\x1b[K")
 	}
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (a *app) importScenario(ctx context.Context, name, dir string) error {
 	if err := importer.FromScenario(ctx, tl, dir, importer.ScenarioOptions{}); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.err, "SIMULATED recording of %v in %s: see `tpotscope report %s`\n", tl.Duration(), dir, dir)
+	a.say("SIMULATED recording of %v in %s: see `tpotscope report %s`\n", tl.Duration(), dir, dir)
 	return nil
 }
 

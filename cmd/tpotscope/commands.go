@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,8 +49,8 @@ func programDir() string {
 	if err != nil {
 		return ""
 	}
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
 	}
 	return filepath.Dir(path)
 }
@@ -178,12 +177,4 @@ func (a *app) configCommand() *cobra.Command {
 		c.Args = usageArgs(c.Args)
 	}
 	return cmd
-}
-
-// names joins words for people.
-func names(list []string) string {
-	if len(list) == 0 {
-		return "none"
-	}
-	return strings.Join(list, ", ")
 }

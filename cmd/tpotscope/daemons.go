@@ -40,7 +40,7 @@ node until an OTLP endpoint is set (otlp.endpoint.url, or OTEL_EXPORTER_OTLP_END
 					return &exitStatus{exitUsage, fmt.Errorf("--engine: %w", err)}
 				}
 			}
-			ag, err := agent.New(cfg, a.agentDeps(), a.log)
+			ag, err := agent.New(cmd.Context(), cfg, a.agentDeps(), a.log)
 			if err != nil {
 				return err
 			}
@@ -148,14 +148,14 @@ func (a *app) sayProxy(st relay.Stats, client *ingest.Client) {
 	for _, n := range st.Events {
 		events += n
 	}
-	fmt.Fprintf(a.err, "%d requests observed, %d passed unobserved, %d token events", total, st.Passed, events)
+	a.say("%d requests observed, %d passed unobserved, %d token events", total, st.Passed, events)
 	if events > 0 {
-		fmt.Fprintf(a.err, " (%.1f %% of them kernel-stamped, %.1f %% shared a read)",
+		a.say(" (%.1f %% of them kernel-stamped, %.1f %% shared a read)",
 			100*float64(st.Events[timeline.StampKernel])/float64(events), 100*float64(st.Coalesced)/float64(events))
 	}
 	tokens, requests := client.Dropped()
 	if tokens+requests > 0 {
-		fmt.Fprintf(a.err, "; not reported: %d token events, %d records (no agent took them)", tokens, requests)
+		a.say("; not reported: %d token events, %d records (no agent took them)", tokens, requests)
 	}
-	fmt.Fprintf(a.err, "; held p50 %v, p99 %v\n", st.Hold.Quantile(0.5).Round(time.Microsecond), st.Hold.Quantile(0.99).Round(time.Microsecond))
+	a.say("; held p50 %v, p99 %v\n", st.Hold.Quantile(0.5).Round(time.Microsecond), st.Hold.Quantile(0.99).Round(time.Microsecond))
 }

@@ -71,7 +71,7 @@ type app struct {
 // run is the whole command but for the process around it.
 func run(ctx context.Context, args []string, s streams, env environment) int {
 	a := &app{streams: s, env: env}
-	root := a.root()
+	root := a.root() //nolint:contextcheck // cobra hands the context to each command when it runs
 	root.SetArgs(args)
 	root.SetIn(s.in)
 	root.SetOut(s.out)
@@ -83,11 +83,11 @@ func run(ctx context.Context, args []string, s streams, env environment) int {
 		return exitOK
 	case errors.As(err, &status):
 		if status.err != nil {
-			fmt.Fprintln(s.err, "tpotscope:", status.err)
+			a.say("tpotscope: %v\n", status.err)
 		}
 		return status.code
 	}
-	fmt.Fprintln(s.err, "tpotscope:", err)
+	a.say("tpotscope: %v\n", err)
 	return exitError
 }
 

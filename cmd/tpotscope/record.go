@@ -61,15 +61,20 @@ its address as OPENAI_BASE_URL.`,
 
 // record runs an agent of its own around a command.
 func (a *app) record(ctx context.Context, o *recordOptions, command []string) error {
-	cfg, err := a.recordConfig(ctx, o)
+	temp, err := os.MkdirTemp("", "tpotscope-record-")
+	if err != nil {
+		return fmt.Errorf("make a temporary directory: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(temp) }() // a leftover in the temporary directory harms nobody
+	cfg, err := a.recordConfig(ctx, o, temp)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(a.err, "recording to %s\n", cfg.Record.Dir)
+	a.say("recording to %s\n", cfg.Record.Dir)
 	ready := make(chan agent.Doors, 1)
 	deps := a.agentDeps()
 	deps.Ready = func(d agent.Doors) { ready <- d }
-	ag, err := agent.New(cfg, deps, a.quietLog())
+	ag, err := agent.New(ctx, cfg, deps, a.quietLog())
 	if err != nil {
 		return err
 	}
@@ -105,7 +110,7 @@ func (a *app) record(ctx context.Context, o *recordOptions, command []string) er
 }
 
 // recordConfig is an agent's configuration for one recording: no doors but the proxy, and a directory of its own.
-func (a *app) recordConfig(ctx context.Context, o *recordOptions) (agent.Config, error) {
+func (a *app) recordConfig(ctx context.Context, o *recordOptions, temp string) (agent.Config, error) {
 	cfg, err := a.load(map[string]string{"nvml.source": o.nvmlSource})
 	if err != nil {
 		return cfg, err
@@ -118,7 +123,7 @@ func (a *app) recordConfig(ctx context.Context, o *recordOptions) (agent.Config,
 	}
 	cfg.Record.Enabled, cfg.Record.Dir = true, o.dir
 	cfg.Metrics.Listen = ""
-	cfg.Socket = filepath.Join(o.dir, "agent.sock")
+	cfg.Socket = filepath.Join(temp, "agent.sock") // its path must be short
 	if len(cfg.Targets) == 0 {
 		cfg.Targets = a.findTarget(ctx, o)
 	}
@@ -145,11 +150,11 @@ func (a *app) findTarget(ctx context.Context, o *recordOptions) []timeline.Targe
 	case target.EngineURL == "":
 		found := doctor.FindEngines(ctx, doctor.UsualEngines())
 		if len(found) == 0 {
-			fmt.Fprintln(a.err, "no engine tells its metrics on the usual local ports: recording without; name one with --engine")
+			a.say("no engine tells its metrics on the usual local ports: recording without; name one with --engine\n")
 			return nil
 		}
 		target.EngineURL = found[0].URL
-		fmt.Fprintf(a.err, "engine: %s at %s\n", strings.TrimSpace(found[0].Kind+" "+found[0].Model), found[0].URL)
+		a.say("engine: %s at %s\n", strings.TrimSpace(found[0].Kind+" "+found[0].Model), found[0].URL)
 	}
 	return []timeline.Target{target}
 }
@@ -172,7 +177,7 @@ func (a *app) during(ctx context.Context, o *recordOptions, command []string, d 
 	}
 	if len(command) == 0 {
 		if o.length == 0 {
-			fmt.Fprintln(a.err, "press Ctrl-C to stop and report")
+			a.say("press Ctrl-C to stop and report\n")
 		}
 		<-ctx.Done()
 		return 0, nil
@@ -204,7 +209,7 @@ func (a *app) runChild(ctx context.Context, command []string, d agent.Doors) (in
 		}
 		return exit.ExitCode(), nil
 	case ctx.Err() != nil:
-		return exitInterrupt, nil
+		return exitInterrupt, nil //nolint:nilerr // the interrupt is the reason, and it is in the code
 	}
 	return exitError, fmt.Errorf("run %s: %w", command[0], err)
 }

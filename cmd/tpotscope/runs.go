@@ -125,8 +125,12 @@ func replayRun(ctx context.Context, r *record.Reader, emit func(*correlate.Outpu
 
 // firstAnchor returns the first reading of the clocks that a recording holds.
 func firstAnchor(r *record.Reader) (timeline.Anchor, error) {
+	boot := r.Meta().BootID
+	if boots := r.Boots(); len(boots) > 0 {
+		boot = boots[0]
+	}
 	for a, err := range r.Anchors() {
-		if err == nil {
+		if err == nil && (a.BootID == boot || boot == "") {
 			return *a, nil
 		}
 	}
@@ -202,17 +206,12 @@ func extent(dir string) (timeline.Instant, timeline.Instant, error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	var first, last timeline.Instant
-	for _, c := range r.Verify() {
-		if c.Rows == 0 {
-			continue
-		}
-		if first == 0 || c.First < first {
-			first = c.First
-		}
-		last = max(last, c.Last)
+	boots := r.Boots()
+	if len(boots) == 0 {
+		return 0, 0, &exitStatus{exitEvidence, fmt.Errorf("%s is empty", dir)}
 	}
-	if first == 0 {
+	first, last, ok := r.Extent(boots[0])
+	if !ok {
 		return 0, 0, &exitStatus{exitEvidence, fmt.Errorf("%s is empty", dir)}
 	}
 	return first, last, nil

@@ -28,6 +28,9 @@ func terminalOf(w io.Writer) (int, bool) {
 	return int(size.Col), true
 }
 
+// say prints to standard error, for people. That nobody may be there to read it is no error.
+func (a *app) say(format string, args ...any) { _, _ = fmt.Fprintf(a.err, format, args...) }
+
 // progress is a line on a terminal that says how far long work is. Elsewhere it says nothing.
 type progress struct {
 	w     io.Writer
@@ -60,13 +63,13 @@ func (p *progress) at(done float64) {
 		rest := time.Duration(float64(now.Sub(p.begun)) * (1 - done) / done)
 		left = ", " + rest.Round(time.Second).String() + " left"
 	}
-	fmt.Fprintf(p.w, "\r\x1b[K%s: %.0f %%%s", p.what, 100*min(done, 1), left)
+	_, _ = fmt.Fprintf(p.w, "\r\x1b[K%s: %.0f %%%s", p.what, 100*min(done, 1), left)
 }
 
 // done clears the line.
 func (p *progress) done() {
 	if p.shown {
-		fmt.Fprint(p.w, "\r\x1b[K")
+		_, _ = fmt.Fprint(p.w, "\r\x1b[K")
 	}
 }
 
