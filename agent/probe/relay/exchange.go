@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -28,6 +29,8 @@ type exchange struct {
 	conn    *conn            // the connection that the response comes on
 	stamp   probe.Stamp      // of its newest read; guarded by the connection
 	sent    atomic.Int64     // when the request was written out
+	asked   bool             // for the final usage, on behalf of the client
+	filter  *probe.UsageFilter
 	cause   fault
 }
 
@@ -112,6 +115,9 @@ func (x *exchange) body(req, out *http.Request) ([]byte, error) {
 		out.ContentLength = req.ContentLength
 		return b, nil
 	}
+	if x.relay.cfg.InjectUsage {
+		b, x.asked = probe.AskUsage(b)
+	}
 	out.ContentLength = int64(len(b))
 	out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
 	out.Body, _ = out.GetBody()
@@ -133,11 +139,18 @@ func (x *exchange) respond(resp *http.Response) {
 		h["Content-Type"] = nil // or the server guesses
 	}
 	x.tracker.Head(x.headAt(), resp.StatusCode, resp.Header.Get("Content-Type"), resp.Header.Get("Content-Encoding"))
+	if x.asked && resp.StatusCode == http.StatusOK && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") && resp.Header.Get("Content-Encoding") == "" {
+		x.filter = probe.NewUsageFilter(x.relay.cfg.MaxEventBytes)
+		h.Del("Content-Length")
+	}
 	x.w.WriteHeader(resp.StatusCode)
 	if resp.ContentLength < 0 {
 		_ = x.flush.Flush() // a client that has gone is met at the first write
 	}
 	end := x.copy(resp.Body)
+	if x.filter != nil && end != probe.EndClient {
+		_ = x.send(x.filter.Rest()) // at the end there is no one left to tell
+	}
 	maps.Copy(h, resp.Trailer)
 	if resp.StatusCode >= http.StatusBadRequest {
 		x.cause = "error_status"
@@ -211,7 +224,18 @@ func (x *exchange) watch() (wait, waited func()) {
 	return func() { silence.Reset(limit) }, func() { silence.Stop() }
 }
 
+// write hands bytes of the body to the client, but for the event that it did not ask for.
 func (x *exchange) write(b []byte) error {
+	if x.filter != nil {
+		b = x.filter.Feed(b)
+	}
+	return x.send(b)
+}
+
+func (x *exchange) send(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
 	if _, err := x.w.Write(b); err != nil {
 		return err
 	}

@@ -585,3 +585,43 @@ func TestConfigFaultsAreAllTold(t *testing.T) {
 		t.Errorf("Validate() = %v, want an error without the password", err)
 	}
 }
+
+func TestInjectedUsageIsCountedAndNotSeen(t *testing.T) {
+	up := server(t, func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		var q struct {
+			Options struct {
+				Usage bool `json:"include_usage"`
+			} `json:"stream_options"`
+		}
+		_ = json.Unmarshal(b, &q)
+		payloads := []string{text, text, finish}
+		if q.Options.Usage {
+			payloads = append(payloads, usage)
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, ev(append(payloads, done)...))
+	})
+	asking := strings.Replace(chatBody, "{", `{"stream_options":{"include_usage":true},`, 1)
+	without, with := ev(text, text, finish, done), ev(text, text, finish, usage, done)
+	for _, tt := range []struct {
+		name, body string
+		inject     bool
+		want       string
+		counted    timeline.CountSource
+	}{
+		{"unasked, nothing is added", chatBody, false, without, timeline.CountNone},
+		{"asked, the count is taken and its event kept back", chatBody, true, without, timeline.CountFinal},
+		{"a client that asks itself sees it", asking, true, with, timeline.CountFinal},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := newRig(t, up, func(c *relay.Config) { c.InjectUsage = tt.inject })
+			if a := post(t, client(t), g.url+chatPath, tt.body); a.body != tt.want || a.cut {
+				t.Errorf("client saw %q, want %q", a.body, tt.want)
+			}
+			if r := g.settle(t, 1)[0]; r.Counted != tt.counted || r.Status != timeline.StatusOK {
+				t.Errorf("record counts by %v and says %v, want %v", r.Counted, r.Status, tt.counted)
+			}
+		})
+	}
+}

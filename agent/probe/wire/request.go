@@ -27,11 +27,12 @@ const maxModel = 256
 
 // Request is what a request asks for.
 type Request struct {
-	Model        string
-	Stream       bool
-	MaxTokens    int // zero if not told
-	Choices      int // n times the number of prompts; at least one
-	IncludeUsage bool
+	Model         string
+	Stream        bool
+	MaxTokens     int  // zero if not told
+	Choices       int  // n times the number of prompts; at least one
+	StreamOptions bool // there are any, be they null
+	IncludeUsage  bool
 	// Echo asks for the prompt to be repeated before the completion: the lists of the first chunk are then longer than
 	// what was generated.
 	Echo bool
@@ -79,6 +80,7 @@ func (p *Parser) requestField(name []byte, r *Request, choices, prompts *int) er
 	case "prompt":
 		return p.prompts(prompts)
 	case "stream_options":
+		r.StreamOptions = true
 		return p.object(func(name []byte) error {
 			if string(name) == "include_usage" {
 				return p.truth(&r.IncludeUsage)

@@ -159,13 +159,13 @@ func TestParseRequest(t *testing.T) {
 		ok         bool
 		want       wire.Request
 	}{
-		{"the usual", `{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true,"max_tokens":5,"stream_options":{"include_usage":true}}`, true, wire.Request{Model: "m", Stream: true, MaxTokens: 5, Choices: 1, IncludeUsage: true}},
+		{"the usual", `{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true,"max_tokens":5,"stream_options":{"include_usage":true}}`, true, wire.Request{Model: "m", Stream: true, MaxTokens: 5, Choices: 1, StreamOptions: true, IncludeUsage: true}},
 		{"the newer limit wins", `{"max_completion_tokens":7,"max_tokens":5}`, true, wire.Request{MaxTokens: 7, Choices: 1}},
 		{"the newer limit wins wherever it stands", `{"max_tokens":5,"max_completion_tokens":7}`, true, wire.Request{MaxTokens: 7, Choices: 1}},
 		{"a batch of texts", `{"prompt":["a","b"],"n":2,"echo":true}`, true, wire.Request{Choices: 4, Echo: true}},
 		{"a list of ids is one prompt", `{"prompt":[1,2,3]}`, true, wire.Request{Choices: 1}},
 		{"a batch of lists of ids", `{"prompt":[[1,2],[3]]}`, true, wire.Request{Choices: 2}},
-		{"nulls are nothing", `{"model":null,"stream":null,"max_tokens":null,"n":null,"stream_options":null}`, true, wire.Request{Choices: 1}},
+		{"nulls are nothing", `{"model":null,"stream":null,"max_tokens":null,"n":null,"stream_options":null}`, true, wire.Request{Choices: 1, StreamOptions: true}},
 		{"no JSON", `hello`, false, wire.Request{Choices: 1}},
 		{"what came before the cut is kept", `{"model":"m","stream":true,"messages":[{"content":"xx`, false, wire.Request{Model: "m", Stream: true, Choices: 1}},
 		{"a model's name has bounds", `{"model":"` + strings.Repeat("m", 300) + `"}`, true, wire.Request{Choices: 1}},
