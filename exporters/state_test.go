@@ -139,9 +139,19 @@ func TestGPUSeriesGoWithTheSamplerAndComeBackWithSamples(t *testing.T) {
 	batch(5, true, timeline.Event{At: 5*second + 1, Kind: timeline.EventGPULost, GPU: 1})
 	check(t, s, map[string]float64{a: 4e12, b: absent})
 
+	// What was read before a loss is no sign that samples are back, even if its cell comes after the word of the loss.
+	word := exporters.Batch{Events: []timeline.Event{{At: 6*second + second/2, Kind: timeline.EventSamplerLost, GPU: timeline.NoGPU}}}
+	if err := s.Consume(&word); err != nil {
+		t.Fatal(err)
+	}
+	batch(6, true)
+	check(t, s, map[string]float64{a: absent, b: absent})
+	batch(7, true)
+	check(t, s, map[string]float64{a: 6e12, b: 6e12})
+
 	// A late word of an old loss hides nothing that has come since.
-	batch(6, true, timeline.Event{At: 3 * second, Kind: timeline.EventSamplerLost, GPU: timeline.NoGPU})
-	check(t, s, map[string]float64{a: 5e12, b: 5e12})
+	batch(8, true, timeline.Event{At: 3 * second, Kind: timeline.EventSamplerLost, GPU: timeline.NoGPU})
+	check(t, s, map[string]float64{a: 7e12, b: 7e12})
 }
 
 func TestTheTrafficOfASharedGPUIsCountedOnce(t *testing.T) {

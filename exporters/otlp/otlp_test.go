@@ -119,8 +119,8 @@ func TestHistogramsCarryExemplarsOnce(t *testing.T) {
 	r := newReceiver(t)
 	first, late := second(0), second(20)
 	first.Phases = []correlate.Phase{request(0), request(1, func(p *correlate.Phase) { p.Request.Sampled = false })}
-	middle := second(12)                        // queues the first
-	late.Phases = []correlate.Phase{request(2)} // ended before the last flush, and was told of after it
+	middle := second(12)                                                                                            // queues the first
+	late.Phases = []correlate.Phase{request(2, func(p *correlate.Phase) { p.Latency.TPOT = timeline.Known(0.05) })} // ended before the last flush, and was told of after it
 	send(t, r, nil, first, middle, late, second(21))
 	var traces []string
 	var counts []uint64

@@ -237,6 +237,29 @@ func TestAfterTheContextEndsTheInputMayStillFlush(t *testing.T) {
 	})
 }
 
+func TestTheFlushDoesNotSitOutALongWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, after := time.Now(), 0
+		s := newSpool(t, nil, func(context.Context, int, string) result {
+			if time.Since(start) >= 10*time.Minute {
+				after++
+			}
+			if after < 2 {
+				return result{outcome: retry}
+			}
+			return result{}
+		})
+		postAll(t, s, 1)
+		done := make(chan error, 1)
+		go func() { done <- s.Run(t.Context()) }()
+		time.Sleep(10 * time.Minute) // the wait has grown to half a minute
+		s.Close()
+		if err := <-done; err != nil || s.Stats().Sent != 1 {
+			t.Errorf("%+v (%v), want the second attempt of the flush to succeed", s.Stats(), err)
+		}
+	})
+}
+
 func TestADeadReceiverDoesNotHoldTheShutdown(t *testing.T) {
 	for name, answer := range map[string]func(context.Context, int, string) result{
 		"it refuses connections": func(context.Context, int, string) result { return result{outcome: retry} },
