@@ -172,7 +172,7 @@ func (e *Engine) AddSample(s *timeline.Sample) {
 	e.stats.DroppedReadings += g.windows.Dropped() + g.gauges.Dropped() + g.totals.Dropped() - before
 }
 
-// AddCapability takes the state of a call on a GPU. A counter that is untrusted or lost is left out from then on.
+// AddCapability takes the state of a call on a GPU. A counter that is untrusted is left out until it is trusted again.
 func (e *Engine) AddCapability(c timeline.Capability) {
 	counter, ok := timeline.ParseCounter(c.Call)
 	if !ok || c.GPU < 0 || c.GPU >= len(e.gpus) {

@@ -23,6 +23,7 @@ type player struct {
 	seen    float64 // part of the requests
 	targets []timeline.Target
 	noise   float64 // relative error of windows, one sigma
+	atOnce  bool    // close cells at the end alone
 	calls   []call
 }
 
@@ -50,7 +51,7 @@ func (p *player) run() (*correlate.Engine, correlate.Output) {
 	var out correlate.Output
 	next := t0
 	for _, c := range p.calls {
-		for c.at >= next {
+		for c.at >= next && !p.atOnce {
 			e.Advance(&out, next.Add(-2*time.Second))
 			next = next.Add(500 * time.Millisecond)
 		}

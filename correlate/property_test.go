@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/scenario"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -142,4 +144,35 @@ request at=3s prompt=300 output=1500
 	tr := tl.Truth(0, p.Request.First.Sub(t0), p.Request.Last.Sub(t0))
 	near(t, "DRAM bytes", p.DRAMBytes.Value, tr.DRAMBytes, 0.01*tr.DRAMBytes)
 	near(t, "DRAM", p.Counters[timeline.DRAMUtil].Value, tr.DRAMUtil, 0.01)
+}
+
+// TestTheCadenceOfAdvanceDoesNotMatter closes cells as an agent does, and all at once.
+func TestTheCadenceOfAdvanceDoesNotMatter(t *testing.T) {
+	tl := parse(t, small)
+	live := player{tl: tl, seen: 1, targets: tl.Targets()}
+	_, a := live.run()
+	once := player{tl: tl, seen: 1, targets: tl.Targets(), atOnce: true}
+	_, b := once.run()
+	x, err := json.Marshal(a.Cells)
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := json.Marshal(b.Cells)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(x, y) {
+		for i := range a.Cells {
+			if diff := cmp.Diff(a.Cells[i], b.Cells[i]); diff != "" {
+				t.Fatalf("cell %d (-live +at once):\n%s", i, diff)
+			}
+		}
+		t.Error("cells differ")
+	}
+	for i := range a.Phases {
+		p, q := &a.Phases[i], &b.Phases[i]
+		if p.Request.Ref != q.Request.Ref || p.Label != q.Label || p.Windows != q.Windows || p.Grade != q.Grade {
+			t.Errorf("phase %d: live %d %s %d %s, at once %d %s %d %s", i, p.Request.Ref, p.Label, p.Windows, p.Grade, q.Request.Ref, q.Label, q.Windows, q.Grade)
+		}
+	}
 }
