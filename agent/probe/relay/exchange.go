@@ -20,7 +20,7 @@ import (
 // exchange is one observed request on its way.
 type exchange struct {
 	relay   *Relay
-	ctx     context.Context //nolint:containedctx // lives as long as the request does
+	ctx     context.Context // the request's, with a cause
 	cancel  context.CancelCauseFunc
 	w       http.ResponseWriter
 	flush   *http.ResponseController
@@ -47,15 +47,16 @@ func (r *Relay) observe(w http.ResponseWriter, req *http.Request) {
 	x.tracker = probe.NewTracker(r.sink, x.record, r.cfg.MaxEventBytes)
 
 	held, err := x.body(req, out)
-	x.tracker.Asked(req.URL.Path, held)
-	x.tracker.Open(r.clock.Now())
+	opened := x.open(req.URL.Path, held)
 	if err != nil {
+		<-opened
 		x.cause = faultClient
 		x.finish(probe.EndClient)
 		http.Error(w, "the request's body cannot be read", http.StatusBadRequest)
 		return
 	}
 	resp, err := r.transport.RoundTrip(out)
+	<-opened
 	if at := x.sent.Load(); at != 0 {
 		x.tracker.Sent(timeline.Instant(at))
 	}
@@ -67,6 +68,27 @@ func (r *Relay) observe(w http.ResponseWriter, req *http.Request) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	x.respond(resp)
+}
+
+// smallBody is the size up to which a request is read before it is sent, which takes some ten microseconds. Longer ones
+// are read while the engine has them already.
+const smallBody = 8 << 10
+
+// open reads the request and announces it. The tracker is not to be touched before the channel is closed.
+func (x *exchange) open(path string, body []byte) <-chan struct{} {
+	opened := make(chan struct{})
+	now := x.relay.clock.Now()
+	read := func() {
+		x.tracker.Asked(path, body)
+		x.tracker.Open(now)
+		close(opened)
+	}
+	if len(body) <= smallBody {
+		read()
+	} else {
+		go read()
+	}
+	return opened
 }
 
 // outgoing returns the request as the upstream is to see it, without its body.
@@ -204,7 +226,7 @@ func (x *exchange) copy(body io.Reader) probe.End {
 		}
 		switch {
 		case err == nil:
-		case errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
+		case errors.Is(err, io.EOF):
 			return probe.EndEOF
 		default:
 			x.cause = classify(x.ctx, err)

@@ -61,10 +61,8 @@ func identify(h http.Header, r *timeline.Request) {
 		h.Del(stateHeader)
 	}
 	r.TraceID, r.ParentID, r.SpanID = trace, parent, randomHex(8)
-	r.Sampled = flags[1]&1 == 1 // the last hex digit: its lowest bit is the same in its code
-	if flags[1] >= 'a' {
-		r.Sampled = (flags[1]-'a'+10)&1 == 1
-	}
+	bits, err := hex.DecodeString(flags)
+	r.Sampled = err == nil && bits[0]&1 == 1
 	h.Set(parentHeader, "00-"+r.TraceID+"-"+r.SpanID+"-"+flags)
 }
 

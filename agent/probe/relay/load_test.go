@@ -225,3 +225,32 @@ func BenchmarkRelay(b *testing.B) {
 	s := g.relay.Stats()
 	b.Logf("relay: %d kernel and %d user stamps, %d coalesced", s.Events[timeline.StampKernel], s.Events[timeline.StampUser], s.Coalesced)
 }
+
+// BenchmarkStamps measures the stamps of 128 streams of 50 events a second each.
+func BenchmarkStamps(b *testing.B) {
+	g := newRig(b, server(b, streaming(50, 20*time.Millisecond)), nil)
+	c := client(b)
+	for b.Loop() {
+		var wg sync.WaitGroup
+		for range 128 {
+			wg.Go(func() { post(b, c, g.url+chatPath, chatBody) })
+			time.Sleep(150 * time.Microsecond) // streams do not tick together
+		}
+		wg.Wait()
+	}
+	var events, kernel, own float64
+	for _, e := range g.ledger.events() {
+		events++
+		if e.Stamp == timeline.StampKernel {
+			kernel++
+			if e.At == e.After {
+				own++
+			}
+		}
+	}
+	s := g.relay.Stats()
+	b.ReportMetric(100*kernel/events, "%kernel")
+	b.ReportMetric(100*own/events, "%own")
+	b.ReportMetric(float64(s.Wake.Quantile(.99).Microseconds()), "wake-p99-µs")
+	b.ReportMetric(float64(s.Hold.Quantile(.99).Microseconds()), "hold-p99-µs")
+}

@@ -139,6 +139,10 @@ func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		r.observe(w, req)
 		return
 	}
+	if req.Method == http.MethodConnect {
+		http.Error(w, "this relay has one upstream, and opens no tunnels", http.StatusMethodNotAllowed)
+		return
+	}
 	r.stats.passed.Add(1)
 	r.pass.ServeHTTP(w, req)
 }

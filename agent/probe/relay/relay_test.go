@@ -443,6 +443,44 @@ func TestWhatIsNotObservedPassesUntouched(t *testing.T) {
 	}
 }
 
+func TestTunnelsAreRefused(t *testing.T) {
+	g := newRig(t, "http://127.0.0.1:1", nil)
+	c, err := net.Dial("tcp", strings.TrimPrefix(g.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_, _ = io.WriteString(c, "CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n")
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("status %d, want 405", resp.StatusCode)
+	}
+}
+
+func TestLongPromptsAreReadWhileTheyAreSent(t *testing.T) {
+	g := newRig(t, server(t, streaming(3, 0)), nil)
+	body := `{"messages":[{"role":"user","content":"` + strings.Repeat("long ", 100_000) + `"}],"model":"m","max_tokens":3,"stream":true}`
+	for range 5 {
+		if a := post(t, client(t), g.url+chatPath, body); a.status != 200 {
+			t.Errorf("status %d", a.status)
+		}
+	}
+	for _, r := range g.settle(t, 5) {
+		if r.Model != "m" || r.MaxTokens != 3 || !r.Streaming || r.OutputTokens != 3 || r.Sent > r.Head {
+			t.Errorf("record %+v", r)
+		}
+	}
+	for _, r := range g.ledger.opened {
+		if r.Model != "m" {
+			t.Errorf("opened with model %q", r.Model)
+		}
+	}
+}
+
 func TestUpgradesPass(t *testing.T) {
 	up := scripted(t, func(c net.Conn, _ *http.Request) {
 		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
