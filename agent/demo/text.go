@@ -12,19 +12,20 @@ import (
 // Text writes the comparison for people.
 func (r *Result) Text(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nSIMULATED: what was found, beside the scenario's truth, which the agent never saw (shares of time, %%)\n\n")
-	fmt.Fprintf(&b, "%-14s %-14s %-10s %-26s %-26s %-16s %s\n", "phase", "found", "confidence", "mem comp launch host other", "truth", "TPOT found/true", "")
+	b.WriteString("\nSIMULATED: what was found, beside the scenario's truth, which the agent never saw.\n" +
+		"Shares of time in %: memory/compute/launch/host/other. TPOT: mean over requests, ms.\n\n")
+	fmt.Fprintf(&b, "%-14s %-9s %-7s %-15s  %-15s  %-12s\n", "phase", "found", "sure", "shares found", "shares true", "TPOT/true")
 	for _, p := range r.Phases {
 		mark := "agrees"
 		if !p.Agrees {
 			mark = "DISAGREES"
 		}
-		fmt.Fprintf(&b, "%-14s %-14s %-10s %-26s %-26s %-16s %s\n", p.Name, p.Found, p.Confidence, shares(p.Shares), shares(p.Truth),
-			ms(p.FoundTPOT)+" / "+fmt.Sprintf("%.1f ms", 1000*p.TrueTPOT), mark)
+		fmt.Fprintf(&b, "%-14s %-9s %-7s %-15s  %-15s  %-12s %s\n", p.Name, p.Found, p.Confidence, shares(p.Shares), shares(p.Truth),
+			ms(p.FoundTPOT)+"/"+fmt.Sprintf("%.1f", 1000*p.TrueTPOT), mark)
 		if len(p.Overlays) > 0 {
-			fmt.Fprintf(&b, "%-14s %s", "", overlays(p.Overlays))
+			fmt.Fprintf(&b, "%-14s also: %s", "", overlays(p.Overlays))
 			if p.Throttled.OK() {
-				fmt.Fprintf(&b, " (held by a throttle reason %.0f %% of the time, truth %.0f %%)", 100*p.Throttled.Value, 100*p.TrueThrot)
+				fmt.Fprintf(&b, " (clocks held %.0f %% of the time, truth %.0f %%)", 100*p.Throttled.Value, 100*p.TrueThrot)
 			}
 			b.WriteByte('\n')
 		}
@@ -46,7 +47,7 @@ func (r *Result) Text(w io.Writer) error {
 }
 
 func shares(s timeline.Shares) string {
-	return fmt.Sprintf("%3.0f %4.0f %6.0f %4.0f %5.0f", 100*s.Memory, 100*s.Compute, 100*s.Launch, 100*s.Host, 100*s.Other)
+	return fmt.Sprintf("%2.0f/%2.0f/%2.0f/%2.0f/%2.0f", 100*s.Memory, 100*s.Compute, 100*s.Launch, 100*s.Host, 100*s.Other)
 }
 
 func ms(m timeline.Measure) string {
