@@ -47,9 +47,9 @@ func pair(t *testing.T) (*conn, net.Conn, *hostclock.Clock) {
 
 func TestAKernelStampIsWhenTheBytesCameAndNotWhenTheyWereRead(t *testing.T) {
 	k, far, clock := pair(t)
-	stampAtAll(t, k, far)
+	stampAtAll(t, k, far, clock)
 	var box probe.Stamp
-	k.deliver(&box)
+	k.deliver(&box, clock.Now())
 	before := clock.Now()
 	if _, err := far.Write([]byte("x")); err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func TestAKernelStampIsWhenTheBytesCameAndNotWhenTheyWereRead(t *testing.T) {
 }
 
 // stampAtAll waits until the kernel notes receive times: it begins some time after it was asked.
-func stampAtAll(t *testing.T, k *conn, far net.Conn) {
+func stampAtAll(t *testing.T, k *conn, far net.Conn, clock *hostclock.Clock) {
 	t.Helper()
 	keep, err := keepStamping()
 	if err != nil {
@@ -82,7 +82,7 @@ func stampAtAll(t *testing.T, k *conn, far net.Conn) {
 	}
 	t.Cleanup(func() { _ = keep.Close() })
 	var box probe.Stamp
-	k.deliver(&box)
+	k.deliver(&box, clock.Now())
 	b := make([]byte, 1)
 	for deadline := time.Now().Add(10 * time.Second); k.look(&box).Source != timeline.StampKernel; {
 		if time.Now().After(deadline) {
@@ -132,15 +132,33 @@ func TestAReadReturnsWhatOrdinaryConnectionsReturn(t *testing.T) {
 func TestStampsGoToTheExchangeThatHoldsTheConnection(t *testing.T) {
 	m := marks{shared: true}
 	var first, second probe.Stamp
-	m.deliver(&first)
+	m.deliver(&first, 4)
 	m.mark(5, timeline.StampKernel)
-	m.deliver(&second)
+	m.deliver(&second, 6)
 	m.mark(7, timeline.StampUser)
 	if first != (probe.Stamp{At: 5, Source: timeline.StampKernel, Read: 1, Shared: true}) {
 		t.Errorf("first exchange has %+v", first)
 	}
 	if second != (probe.Stamp{At: 7, Source: timeline.StampUser, Read: 2, Shared: true}) {
 		t.Errorf("second exchange has %+v", second)
+	}
+}
+
+func TestAReceiptBeforeTheRequestIsNotBelieved(t *testing.T) {
+	k, far, clock := pair(t)
+	stampAtAll(t, k, far, clock)
+	if _, err := far.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(20 * time.Millisecond)
+	// A wall clock that was set forward meanwhile looks just like bytes that came before they were asked for.
+	var box probe.Stamp
+	k.deliver(&box, clock.Now())
+	if _, err := k.Read(make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	if st := k.look(&box); st.Source != timeline.StampUser {
+		t.Errorf("stamp %+v, want one of the user", st)
 	}
 }
 

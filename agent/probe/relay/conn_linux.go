@@ -115,7 +115,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 	at, source := c.clock.FromTime(now), timeline.StampUser
 	if ns, ok := received(c.oob[:c.oobn]); ok {
-		if kernel, ok := c.clock.FromKernel(ns, now); ok && kernel >= c.newest().Add(-clockJitter) {
+		if kernel, ok := c.clock.FromKernel(ns, now); ok && kernel >= c.floor().Add(-clockJitter) {
 			c.stats.wake.add(at.Sub(kernel))
 			at, source = kernel, timeline.StampKernel
 		}
@@ -124,8 +124,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	return c.n, nil
 }
 
-// clockJitter is how far a receive time may lie before the stamp of the read before it. More means that the wall clock
-// was set between the receipt and the read, and that the receipt's time says nothing.
+// clockJitter is how far a receive time may lie before the stamp of the read before it, or before the request. More
+// means that the wall clock was set between the receipt and the read, and that the receipt's time says nothing.
 const clockJitter = time.Millisecond
 
 // unwrapOp takes off the wrapping that the raw connection adds, which names another operation.

@@ -110,7 +110,7 @@ func (x *exchange) outgoing(ctx context.Context, req *http.Request) *http.Reques
 	trace := &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
 			if x.conn = stamped(info.Conn); x.conn != nil {
-				x.conn.deliver(&x.stamp)
+				x.conn.deliver(&x.stamp, x.relay.clock.Now())
 			}
 		},
 		WroteRequest: func(httptrace.WroteRequestInfo) {

@@ -84,11 +84,11 @@ type marks struct {
 	box   *probe.Stamp
 }
 
-// deliver makes later stamps go to box.
-func (m *marks) deliver(box *probe.Stamp) {
+// deliver makes later stamps go to box. What comes from now on came after now: nothing is due before the request.
+func (m *marks) deliver(box *probe.Stamp, now timeline.Instant) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.box = box
+	m.box, m.at = box, now
 }
 
 // mark takes the stamp of a read.
@@ -102,8 +102,8 @@ func (m *marks) mark(at timeline.Instant, source timeline.StampSource) {
 	}
 }
 
-// newest returns when the newest read was.
-func (m *marks) newest() timeline.Instant {
+// floor returns the instant before which the next bytes cannot have come.
+func (m *marks) floor() timeline.Instant {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.at
