@@ -12,10 +12,14 @@ func (t *Tracker) Close(at timeline.Instant, how End) *timeline.Request {
 	if t.closed {
 		return &t.r
 	}
+	if t.zipped != nil && t.zipped.close() != nil && how == EndEOF {
+		t.r.Flags |= timeline.FlagUnparsed
+	}
 	switch t.form {
 	case formStream:
 		t.sse.Close(t.emit)
-		t.flush([]byte{0})
+		t.tail = 0
+		t.flush()
 	case formReply:
 		t.whole(how)
 	case formNone:

@@ -1,6 +1,8 @@
 package probe_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"strings"
 	"testing"
 
@@ -40,7 +42,11 @@ func TestStatus(t *testing.T) {
 		{"a whole reply that is an error", stream{contentType: "application/json", reads: []read{{9, `{"error":"x"}`}}}, timeline.StatusInBand, ""},
 		{"a reply that broke off", stream{contentType: "application/json", reads: []read{{9, reply[:20]}}, end: probe.EndCut}, timeline.StatusTruncated, ""},
 		{"a reply that is no JSON", stream{contentType: "application/json", reads: []read{{9, `hello`}}}, timeline.StatusOK, "no_count unparsed"},
-		{"a compressed stream is not read", stream{encoding: "gzip", reads: []read{{9, "\x1f\x8b"}}}, timeline.StatusOK, "no_count compressed"},
+		{"a stream compressed in another way is not read", stream{encoding: "br", reads: []read{{9, "\x1f\x8b"}}}, timeline.StatusOK, "no_count compressed"},
+		{"a compressed stream is read", stream{encoding: "gzip", reads: zipped(ev(text, finish), ev(doneMark))}, timeline.StatusOK, "no_count compressed"},
+		{"a compressed stream that breaks off is truncated", stream{encoding: "gzip", reads: zipped(ev(text), "")[:1], end: probe.EndCut}, timeline.StatusTruncated, "no_count no_terminal compressed"},
+		{"a stream that is not compressed as it says is told", stream{encoding: "gzip", reads: []read{{9, ev(text)}, {10, ev(doneMark)}}}, timeline.StatusTruncated, "no_terminal unparsed compressed"},
+		{"a compressed reply is read", stream{encoding: "gzip", contentType: "application/json", reads: zipped(reply)}, timeline.StatusOK, "compressed"},
 		{"an event of another kind is told", stream{reads: []read{{9, ev(`{"hello":1}`, text, doneMark)}}}, timeline.StatusOK, "no_count unparsed"},
 		{"comments are nothing", stream{reads: []read{{9, ": ping\n\n: ping\n\n"}, {10, ev(finish, doneMark)}}}, timeline.StatusOK, "no_count"},
 		{"what comes after the marker is nothing", stream{reads: []read{{9, ev(finish, doneMark, text, `{"error":1}`)}}}, timeline.StatusOK, "no_count"},
@@ -70,4 +76,50 @@ func TestAWholeReplyTellsItsTotals(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("record mismatch (-want +got):\n%s", diff)
 	}
+}
+
+// zipped compresses pieces into one gzip stream, flushed after each, as one read every ten milliseconds.
+func zipped(pieces ...string) []read {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	var reads []read
+	for i, p := range pieces {
+		_, _ = z.Write([]byte(p))
+		_ = z.Flush()
+		if i == len(pieces)-1 {
+			_ = z.Close()
+		}
+		reads = append(reads, read{10 * (i + 1), b.String()})
+		b.Reset()
+	}
+	return reads
+}
+
+func TestACompressedStreamGivesTheSameEventsAtTheSameTimes(t *testing.T) {
+	pieces := []string{ev(counting(word, 0, 1)), ev(counting(word, 0, 2), counting(word, 0, 3)), ev(counting(word, 0, 4)), ev(finish, usage(9, 4), doneMark)}
+	var plain []read
+	for i, p := range pieces {
+		plain = append(plain, read{10 * (i + 1), p})
+	}
+	want := stream{reads: plain}.run(t)
+	got := stream{encoding: "gzip", reads: zipped(pieces...)}.run(t)
+	if diff := cmp.Diff(want.tokens, got.tokens); diff != "" {
+		t.Errorf("token events mismatch (-plain +compressed):\n%s", diff)
+	}
+	want.closed[0].Flags |= timeline.FlagCompressed
+	if diff := cmp.Diff(want.closed, got.closed); diff != "" {
+		t.Errorf("record mismatch (-plain +compressed):\n%s", diff)
+	}
+}
+
+func FuzzCompressed(f *testing.F) {
+	f.Add([]byte(zipped(ev(text, doneMark))[0].bytes), uint8(3))
+	f.Add([]byte("\x1f\x8b\x08\x00"), uint8(1))
+	f.Fuzz(func(t *testing.T, body []byte, piece uint8) {
+		s := stream{encoding: "gzip"}
+		for i := 0; i < len(body); i += int(piece) + 1 {
+			s.reads = append(s.reads, read{10 + i, string(body[i:min(i+int(piece)+1, len(body))])})
+		}
+		s.run(t)
+	})
 }

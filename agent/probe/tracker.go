@@ -40,6 +40,8 @@ type Tracker struct {
 	emit   func(sse.Event)
 	form   form
 	reply  []byte
+	zipped *inflater // the body is compressed
+	tail   byte      // the newest byte that was read
 	echo   bool
 	open   bool
 	closed bool
@@ -110,16 +112,22 @@ func (t *Tracker) Head(at timeline.Instant, status int, contentType, contentEnco
 	mediaType, _, _ := strings.Cut(contentType, ";")
 	mediaType = strings.ToLower(strings.TrimSpace(mediaType))
 	stream := mediaType == "text/event-stream" || mediaType == "" && t.r.Streaming
+	encoding := strings.ToLower(contentEncoding)
 	switch {
 	case status >= 400:
 		return // an error's body is content
-	case contentEncoding != "" && !strings.EqualFold(contentEncoding, "identity"):
-		t.r.Flags |= timeline.FlagCompressed
+	case encoding != "" && encoding != "identity" && encoding != "gzip" && encoding != "x-gzip":
 	case stream:
 		t.form = formStream
 		t.gaps = make([]int64, 0, maxGaps)
 	case mediaType == "application/json" || mediaType == "":
 		t.form = formReply
+	}
+	if encoding != "" && encoding != "identity" {
+		t.r.Flags |= timeline.FlagCompressed
+		if t.form != formNone {
+			t.zipped = newInflater(t.feed)
+		}
 	}
 	if stream {
 		t.r.Streaming = true
@@ -139,10 +147,20 @@ func (t *Tracker) Read(b []byte, st Stamp) {
 	}
 	t.stamp = st
 	t.release(again)
+	if t.zipped != nil {
+		t.zipped.feed(b)
+	} else {
+		t.feed(b)
+	}
+	t.flush()
+}
+
+// feed takes bytes of the body as they are once decompressed.
+func (t *Tracker) feed(b []byte) {
+	t.tail = b[len(b)-1]
 	switch t.form {
 	case formStream:
 		t.sse.Feed(b, t.emit)
-		t.flush(b)
 	case formReply:
 		t.keepReply(b)
 	case formNone:
@@ -186,13 +204,13 @@ func (t *Tracker) event(e sse.Event) {
 
 // flush gives the token events of a read their stamps. The stamp belongs to the newest byte: an event that another
 // one follows has it only as an upper bound.
-func (t *Tracker) flush(b []byte) {
+func (t *Tracker) flush() {
 	if len(t.batch) == 0 {
 		return
 	}
 	newest := t.batch[len(t.batch)-1].end
 	// The LF of a CRLF that ended the event is no later news.
-	own := newest == t.sse.Offset() || newest == t.sse.Offset()-1 && b[len(b)-1] == '\n'
+	own := newest == t.sse.Offset() || newest == t.sse.Offset()-1 && t.tail == '\n'
 	for i := range t.batch {
 		f := &t.batch[i]
 		f.event.At, f.event.After, f.event.Stamp = t.stamp.At, t.stamp.At, t.stamp.Source
