@@ -281,3 +281,48 @@ func TestARequestInFlightEndsWithinTheGrace(t *testing.T) {
 		t.Errorf("record says %v, want ok", r.Status)
 	}
 }
+
+func TestAResetInTheMiddleOfAStreamIsTruncated(t *testing.T) {
+	up := scripted(t, func(c net.Conn, _ *http.Request) {
+		_, _ = io.WriteString(c, streamHead+chunked(ev(text)))
+		time.Sleep(20 * time.Millisecond) // so that the event is read before the reset
+		if tcp, ok := c.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0)
+		}
+	})
+	g := newRig(t, up, nil)
+	if a := post(t, client(t), g.url+chatPath, chatBody); a.status != 200 || a.body != ev(text) || !a.cut {
+		t.Errorf("client saw status %d, %q, cut %v", a.status, a.body, a.cut)
+	}
+	if r := g.settle(t, 1)[0]; r.Status != timeline.StatusTruncated || r.Events != 1 {
+		t.Errorf("record says %v with %d events, want truncated with 1", r.Status, r.Events)
+	}
+	checkLine(t, g, "reset")
+}
+
+func TestAClientThatLeavesBeforeTheAnswerIsCancelled(t *testing.T) {
+	arrived, gone := make(chan struct{}), make(chan struct{})
+	up := server(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		close(arrived)
+		<-r.Context().Done()
+		close(gone)
+	})
+	g := newRig(t, up, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+chatPath, strings.NewReader(chatBody))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { <-arrived; cancel() }()
+	if resp, err := client(t).Do(req); err == nil {
+		_ = resp.Body.Close()
+		t.Errorf("client saw status %d, want none", resp.StatusCode)
+	}
+	<-gone
+	if r := g.settle(t, 1)[0]; r.Status != timeline.StatusCancelled || !r.Head.IsZero() {
+		t.Errorf("record says %v, head at %d, want cancelled before it", r.Status, r.Head)
+	}
+	checkLine(t, g, "")
+}
