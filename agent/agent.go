@@ -29,14 +29,13 @@ const shutdownGrace = 5 * time.Second
 
 // Deps are what an agent is given from outside. The zero Deps are those of a production agent.
 type Deps struct {
-	Counters  nvml.Source       // instead of what the configuration names
-	HelperDir string            // where the helper is looked for before PATH
-	HelperEnv []string          // added to the helper's environment
-	Sinks     []exporters.Sink  // beside the configured ways out
-	Ready     func(Doors)       // called once, when everything listens
-	Simulated bool              // what is measured is a simulation, and everything says so
-	Note      string            // stands in the recording
-	Env       map[string]string // OTEL_* variables, as the command read them
+	Counters  nvml.Source      // instead of what the configuration names
+	HelperDir string           // where the helper is looked for before PATH
+	HelperEnv []string         // added to the helper's environment
+	Sinks     []exporters.Sink // beside the configured ways out
+	Ready     func(Doors)      // called once, when everything listens
+	Simulated bool             // what is measured is a simulation, and everything says so
+	Note      string           // stands in the recording
 }
 
 // Doors are the addresses on which an agent listens. A closed door is empty.
@@ -46,7 +45,7 @@ type Doors struct {
 	Socket  string
 }
 
-// Agent is one node's agent. Make it with New and run it once.
+// Agent is one node's agent. Make it with New and run it once: an agent that is not run leaves its recording open.
 type Agent struct {
 	cfg   Config
 	deps  Deps
@@ -70,7 +69,7 @@ func New(ctx context.Context, cfg Config, deps Deps, log *slog.Logger) (*Agent, 
 		return nil, fmt.Errorf("read clocks: %w", err)
 	}
 	engine := correlate.DefaultConfig()
-	engine.Cell, engine.Lateness, engine.Targets = cfg.Engine.Cell, cfg.Engine.Lateness, cfg.Targets
+	engine.Cell, engine.Lateness, engine.Warmup, engine.Targets = cfg.Engine.Cell, cfg.Engine.Lateness, cfg.Engine.Warmup, cfg.Targets
 	if err := engine.Validate(); err != nil {
 		return nil, fmt.Errorf("correlation: %w", err)
 	}
@@ -83,13 +82,13 @@ func New(ctx context.Context, cfg Config, deps Deps, log *slog.Logger) (*Agent, 
 	if a.counters, err = a.source(); err != nil {
 		return nil, err
 	}
-	if cfg.Record.Enabled {
-		if a.recorder, err = a.openRecording(); err != nil {
-			return nil, err
-		}
-	}
 	if a.ways, err = a.openWays(ctx); err != nil {
 		return nil, err
+	}
+	if cfg.Record.Enabled {
+		if a.recorder, err = a.openRecording(); err != nil {
+			return nil, errors.Join(err, a.ways.shutdown(ctx))
+		}
 	}
 	return a, nil
 }
@@ -109,51 +108,59 @@ func (a *Agent) openRecording() (*recorder, error) {
 // Run runs the agent until ctx ends. The contexts of what measures end with ctx; the later stages end when nothing
 // comes any more, so that what is in flight is still told and recorded.
 func (a *Agent) Run(ctx context.Context) error {
-	late, stopLate := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopLate()
 	doors, err := a.listen(ctx)
 	if err != nil {
-		return err
+		return errors.Join(err, a.abandon(ctx))
 	}
+	late, stopLate := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLate()
 	outlets, lateCtx := errgroup.WithContext(late)
 	a.ways.start(lateCtx, outlets)
 	outlets.Go(func() error { return a.serveMetrics(lateCtx, doors.metrics) })
 
 	measured, concluded := make(chan struct{}), make(chan struct{})
-	stages, _ := errgroup.WithContext(late)
+	var stages errgroup.Group
 	stages.Go(func() error { defer close(concluded); return a.conclude(late, measured) })
 	if a.recorder != nil {
 		stages.Go(func() error { return a.recorder.run(concluded) })
 	}
 
-	springs, springCtx := errgroup.WithContext(ctx)
+	measuring, stopMeasuring := context.WithCancel(ctx)
+	defer stopMeasuring()
+	defer context.AfterFunc(lateCtx, stopMeasuring)() // a way out that failed for good ends the agent
+	springs, springCtx := errgroup.WithContext(measuring)
 	a.startSprings(springCtx, springs, doors)
 	if a.deps.Ready != nil {
 		a.deps.Ready(doors.addresses(a.cfg.Socket))
 	}
-	springs.Go(func() error { return a.watchLate(springCtx, lateCtx) })
-	errSprings := springs.Wait()
+	errSprings := ended(springs.Wait())
 	close(measured)
 	errStages := stages.Wait()
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+	grace, cancel := context.WithTimeout(late, shutdownGrace)
 	defer cancel()
 	errWays := a.ways.shutdown(grace)
 	stopLate()
-	errOutlets := outlets.Wait()
-	if errors.Is(errOutlets, context.Canceled) {
-		errOutlets = nil
-	}
-	return errors.Join(errSprings, errStages, errWays, errOutlets)
+	return errors.Join(errSprings, errStages, errWays, ended(outlets.Wait()))
 }
 
-// watchLate ends the springs when a way out failed for good.
-func (a *Agent) watchLate(ctx, late context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-late.Done():
-		return context.Cause(late)
+// abandon lets go of what New opened.
+func (a *Agent) abandon(ctx context.Context) error {
+	var err error
+	if a.relay != nil {
+		a.relay.Close()
 	}
+	if a.recorder != nil {
+		err = a.recorder.close()
+	}
+	return errors.Join(err, a.ways.shutdown(ctx))
+}
+
+// ended returns err unless it only says that the end was asked for.
+func ended(err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return err
 }
 
 // startSprings starts everything that measures.
@@ -194,7 +201,7 @@ func (a *Agent) conclude(ctx context.Context, measured <-chan struct{}) error {
 	}
 }
 
-// tell hands a batch to every way out. A way out that complains is logged once a minute at most by the ways.
+// tell hands a batch to every way out and to the recording.
 func (a *Agent) tell(ctx context.Context, out *correlate.Output, events []timeline.Event) {
 	b := &exporters.Batch{
 		Anchor: a.store.Anchor(), GPUs: a.store.GPUs(), Cells: out.Cells, Phases: out.Phases, Events: events,

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/tpotscope/tpotscope/agent/probe/relay"
+	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/exporters/otlp"
 	"github.com/tpotscope/tpotscope/nvml"
@@ -71,8 +72,8 @@ type Record struct {
 // Correlation sets the engine that joins counters and tokens.
 type Correlation struct {
 	Cell     time.Duration `yaml:"cell"`
-	Lateness time.Duration `yaml:"lateness"` // how long a cell waits for readings that are under way
-	Warmup   time.Duration `yaml:"warmup"`   // requests sent this soon after the start are left out of percentiles
+	Lateness time.Duration `yaml:"lateness"`        // how long a cell waits for readings that are under way
+	Warmup   int           `yaml:"warmup_requests"` // requests after an engine's start that are marked as warm-up
 }
 
 // Host says how the host is read.
@@ -89,7 +90,7 @@ func DefaultConfig() Config {
 		Metrics: Metrics{Listen: "127.0.0.1:19400", Profile: "standard"},
 		Record:  Record{Enabled: true, MaxBytes: 2 << 30},
 		OTLP:    otlp.DefaultConfig(),
-		Engine:  Correlation{Cell: time.Second, Lateness: 2 * time.Second},
+		Engine:  defaultCorrelation(),
 		Host:    Host{Interval: time.Second},
 	}
 }
@@ -105,12 +106,25 @@ func (c *Config) RecordDir() string {
 // Validate reports every fault of c at once.
 func (c *Config) Validate() error {
 	return errors.Join(
-		c.NVML.validate(), c.validateTargets(), c.validateProxy(),
+		c.validatePlaces(), c.NVML.validate(), c.validateTargets(), c.validateProxy(),
 		atLeast("scrape.interval", c.Scrape.Interval, 100*time.Millisecond),
 		atLeast("scrape.timeout", c.Scrape.Timeout, 10*time.Millisecond),
 		atLeast("host.interval", c.Host.Interval, 100*time.Millisecond),
 		c.Metrics.validate(), within("otlp", c.OTLP.Validate()), c.Engine.validate(), c.Record.validate(),
 	)
+}
+
+// validatePlaces checks that what needs a place has one.
+func (c *Config) validatePlaces() error {
+	var errs []error
+	if c.Record.Enabled && c.Record.Dir == "" && c.StateDir == "" {
+		errs = append(errs, errors.New("state_dir: missing, though recordings go below it"))
+	}
+	// A longer path does not fit the address of a socket (unix(7), sun_path).
+	if most := 107; len(c.Socket) > most {
+		errs = append(errs, fmt.Errorf("socket: the path has %d bytes, the most that a socket takes is %d", len(c.Socket), most))
+	}
+	return errors.Join(errs...)
 }
 
 func atLeast(key string, d, least time.Duration) error {
@@ -123,6 +137,11 @@ func atLeast(key string, d, least time.Duration) error {
 func defaultNVML() NVML {
 	d := nvml.DefaultConfig()
 	return NVML{Source: "helper", Period: d.Period, FastPeriod: d.FastPeriod, SlowPeriod: d.SlowPeriod, Duty: d.DutyBudget}
+}
+
+func defaultCorrelation() Correlation {
+	d := correlate.DefaultConfig()
+	return Correlation{Cell: d.Cell, Lateness: d.Lateness, Warmup: d.Warmup}
 }
 
 // sampling returns the part that concerns rates.
@@ -234,7 +253,7 @@ func (e *Correlation) validate() error {
 	var errs []error
 	errs = append(errs, atLeast("correlation.cell", e.Cell, 500*time.Millisecond), atLeast("correlation.lateness", e.Lateness, 0))
 	if e.Warmup < 0 {
-		errs = append(errs, fmt.Errorf("correlation.warmup: %v is negative", e.Warmup))
+		errs = append(errs, fmt.Errorf("correlation.warmup_requests: %d is negative", e.Warmup))
 	}
 	return errors.Join(errs...)
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/exporter-toolkit/web"
@@ -26,6 +27,9 @@ const staleAfter = 3 * time.Second
 // listen opens every door, or none.
 func (a *Agent) listen(ctx context.Context) (doors, error) {
 	var d doors
+	if err := freeSocket(ctx, a.cfg.Socket); err != nil {
+		return d, err
+	}
 	var err error
 	if a.relay, err = a.openRelay(); err != nil {
 		return d, err
@@ -42,16 +46,15 @@ func (a *Agent) listen(ctx context.Context) (doors, error) {
 		*dst = l
 		return nil
 	}
-	if err := freeSocket(ctx, a.cfg.Socket); err != nil {
-		return d, err
-	}
 	err = errors.Join(
 		open(&d.metrics, "tcp", a.cfg.Metrics.Listen, "metrics door"),
 		open(&d.proxy, "tcp", a.cfg.Proxy.Listen, "proxy door"),
 		open(&d.socket, "unix", a.cfg.Socket, "agent socket"),
 	)
 	if err == nil && d.socket != nil {
-		err = os.Chmod(a.cfg.Socket, 0o660)
+		if err = os.Chmod(a.cfg.Socket, 0o660); err != nil {
+			err = fmt.Errorf("open agent socket: %w", err)
+		}
 	}
 	if err != nil {
 		d.close()
@@ -76,9 +79,13 @@ func freeSocket(ctx context.Context, path string) error {
 		return fmt.Errorf("open agent socket: %s is there and is no socket", path)
 	}
 	dialer := net.Dialer{Timeout: time.Second}
-	if conn, err := dialer.DialContext(ctx, "unix", path); err == nil {
+	conn, err := dialer.DialContext(ctx, "unix", path)
+	switch {
+	case err == nil:
 		_ = conn.Close() // only asked whether somebody answers
 		return fmt.Errorf("open agent socket: an agent runs on %s already", path)
+	case !errors.Is(err, syscall.ECONNREFUSED): // only that says that nobody listens
+		return fmt.Errorf("open agent socket: %w", err)
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("remove dead agent socket: %w", err)
@@ -89,6 +96,7 @@ func freeSocket(ctx context.Context, path string) error {
 // serve runs an HTTP server on l until ctx ends. webConfig is a file of the exporter toolkit's form, for TLS and
 // authentication, or empty.
 func serve(ctx context.Context, l net.Listener, h http.Handler, webConfig string, log *slog.Logger) error {
+	defer func() { _ = l.Close() }() // the server has closed it, if it came to serve
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
@@ -156,7 +164,7 @@ type health struct {
 	Why          []string           `json:"why,omitempty"`
 	Capabilities []capabilityHealth `json:"capabilities,omitempty"` // those that are not ok
 	Drops        Drops              `json:"drops"`
-	Helper       *remote.Stats      `json:"helper,omitempty"`
+	Helper       *helperHealth      `json:"helper,omitempty"`
 	Targets      []timeline.Target  `json:"targets"`
 }
 
@@ -165,6 +173,13 @@ type gpuHealth struct {
 	Name  string  `json:"name"`
 	AgeS  float64 `json:"newest_window_age_s"`
 	State string  `json:"state"`
+}
+
+type helperHealth struct {
+	PID       int    `json:"pid"` // zero while none runs
+	Restarts  uint64 `json:"restarts"`
+	Abandoned int    `json:"abandoned"` // that do not die, and are still there
+	LastLoss  string `json:"last_loss,omitempty"`
 }
 
 type capabilityHealth struct {
@@ -180,23 +195,25 @@ func (a *Agent) healthz(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	_ = enc.Encode(a.health()) // the client went away
+	_ = enc.Encode(a.health()) // an error says that the client went away
 }
 
-func (a *Agent) health() health {
+func (a *Agent) health() *health {
 	now, known, gpus := a.clock.Now(), a.store.Health(), a.store.GPUs()
-	h := health{
+	h := &health{
 		Status: "ok", Simulated: a.deps.Simulated, UptimeS: now.Sub(a.started).Seconds(), GPUs: []gpuHealth{},
 		Drops: a.store.Drops(), Targets: a.targets.all(),
 	}
 	if src, ok := a.counters.(*remote.Source); ok {
 		st := src.Stats()
-		h.Helper = &st
+		h.Helper = &helperHealth{st.PID, st.Restarts, st.AbandonedNow, st.LastLoss}
 	}
 	for i, g := range gpus {
+		h.Simulated = h.Simulated || g.Simulated
 		one := gpuHealth{UUID: g.UUID, Name: g.Name, State: "ok"}
-		latest, ok := known.Latest[i]
-		if one.AgeS = now.Sub(latest).Seconds(); !ok || now.Sub(latest) > staleAfter {
+		// A GPU that was never read has been silent for as long as the agent has run.
+		age := now.Sub(max(known.Latest[i], a.started))
+		if one.AgeS = age.Seconds(); age > staleAfter {
 			one.State = timeline.StateStale.String()
 			h.Why = append(h.Why, fmt.Sprintf("no counters of GPU %s for %.0f s", timeline.ShortUUID(g.UUID), one.AgeS))
 		}
@@ -208,12 +225,15 @@ func (a *Agent) health() health {
 		}
 	}
 	switch {
-	case known.Lost:
-		h.Why = append(h.Why, "counters stopped: "+known.Why)
-	case a.recorder != nil && a.recorder.failed() > 0:
-		h.Why = append(h.Why, "the recording loses rows: see the log")
 	case a.counters == nil:
 		h.Why = append(h.Why, "no counters: nvml.source is off, or the helper was not found")
+	case known.Lost:
+		h.Why = append(h.Why, "counters stopped: "+known.Why)
+	case len(gpus) == 0 && now.Sub(a.started) > staleAfter:
+		h.Why = append(h.Why, "no counters: no GPU was listed yet")
+	}
+	if a.recorder != nil && a.recorder.failing.Load() {
+		h.Why = append(h.Why, "the recording loses rows: see the log")
 	}
 	if len(h.Why) > 0 {
 		h.Status = "degraded"

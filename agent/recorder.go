@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate"
@@ -11,16 +13,22 @@ import (
 )
 
 // recorder writes what the store queues, and the cells that come out, once a second. A disk that is full or slow
-// loses rows, which are counted; it never holds up what measures.
+// loses rows, which are counted; it never holds up what measures or concludes.
 type recorder struct {
 	store *Store
 	log   *slog.Logger
 
-	mu     sync.Mutex
-	cells  []correlate.Cell
+	// Of the one goroutine that runs the recorder.
 	writer *record.Writer
 	back   pending
-	faults uint64 // of the writer
+	spare  []correlate.Cell
+	vague  bool // meta.json does not hold all that is known: writing it failed
+
+	lost    atomic.Uint64 // rows that the disk did not take, and cells that found no place in the queue
+	failing atomic.Bool   // the last write lost rows
+
+	mu    sync.Mutex
+	cells []correlate.Cell
 }
 
 // maxPendingCells bounds the cells that wait to be written.
@@ -39,9 +47,19 @@ func newRecorder(dir string, m record.Meta, o record.Options, store *Store, log 
 func (r *recorder) addCells(cells []correlate.Cell) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.cells)+len(cells) <= maxPendingCells {
-		r.cells = append(r.cells, cells...)
-	}
+	room := min(len(cells), maxPendingCells-len(r.cells))
+	r.cells = append(r.cells, cells[:room]...)
+	r.lost.Add(uint64(len(cells) - room))
+}
+
+// takeCells hands over the queued conclusions.
+func (r *recorder) takeCells() []correlate.Cell {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	full := r.cells
+	clear(r.spare) // lets go of what the cells hold
+	r.cells, r.spare = r.spare[:0], full
+	return full
 }
 
 // run writes each second until done is closed, and then writes what is left.
@@ -54,27 +72,74 @@ func (r *recorder) run(done <-chan struct{}) error {
 			r.write()
 		case <-done:
 			r.write()
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			if err := r.writer.Close(); err != nil {
-				return fmt.Errorf("close recording: %w", err)
-			}
-			return nil
+			return r.close()
 		}
 	}
 }
 
+func (r *recorder) close() error {
+	if err := r.writer.Close(); err != nil {
+		return fmt.Errorf("close recording: %w", err)
+	}
+	return nil
+}
+
 // write hands everything queued to the writer and flushes it.
 func (r *recorder) write() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.back = r.store.drain(r.back)
-	q, w := &r.back, r.writer
-	if q.gpus != nil {
-		if err := w.SetGPUs(q.gpus); err != nil {
-			r.fault(err)
-		}
+	before := r.dropped()
+	err := r.describe()
+	r.addRows()
+	for _, c := range r.takeCells() {
+		r.writer.AddCell(&c)
 	}
+	if flushed := r.writer.Flush(); err == nil {
+		err = flushed
+	}
+	lost := r.dropped() - before
+	r.lost.Add(lost)
+	r.tell(lost > 0 || r.vague, err)
+}
+
+// tell notes whether rows were lost, and logs when that changes.
+func (r *recorder) tell(failing bool, err error) {
+	switch was := r.failing.Swap(failing); {
+	case failing && !was:
+		r.log.Warn("recording loses rows", slog.Any("err", err))
+	case was && !failing:
+		r.log.Info("recording goes on", slog.Uint64("rows_lost", r.lost.Load()))
+	case err != nil && !failing:
+		r.log.Warn("recording complains", slog.Any("err", err))
+	}
+}
+
+// dropped returns how many rows the disk did not take so far.
+func (r *recorder) dropped() uint64 {
+	var n int64
+	for _, rows := range r.writer.Stats().Dropped {
+		n += rows
+	}
+	return uint64(n)
+}
+
+// describe drains the store, and writes down what the rows refer to, again if that failed before.
+func (r *recorder) describe() error {
+	r.back = r.store.drain(r.back)
+	var err error
+	if r.back.gpus != nil {
+		err = r.writer.SetGPUs(r.back.gpus)
+	}
+	if r.back.targets != nil || r.vague {
+		err = errors.Join(err, r.writer.SetTargets(r.back.targets))
+	}
+	if r.vague = err != nil; r.vague {
+		return fmt.Errorf("describe recording: %w", err)
+	}
+	return nil
+}
+
+// addRows hands what was drained to the writer.
+func (r *recorder) addRows() {
+	q, w := &r.back, r.writer
 	for i := range q.anchors {
 		w.AddAnchor(q.anchors[i])
 	}
@@ -99,23 +164,4 @@ func (r *recorder) write() {
 	for i := range q.events {
 		w.AddEvent(q.events[i])
 	}
-	for i := range r.cells {
-		w.AddCell(&r.cells[i])
-	}
-	r.cells = r.cells[:0]
-	if err := w.Flush(); err != nil {
-		r.fault(err)
-	}
-}
-
-func (r *recorder) fault(err error) {
-	r.faults++
-	r.log.Warn("recording loses rows", slog.Any("err", err))
-}
-
-// failed returns how often the disk did not take what it was given.
-func (r *recorder) failed() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.faults
 }

@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/tpotscope/tpotscope/agent/probe/relay"
 	"github.com/tpotscope/tpotscope/agent/scrape"
@@ -99,7 +101,7 @@ func (a *Agent) scrape(ctx context.Context, t timeline.Target) error {
 		},
 		Identity: func(id scrape.Identity) {
 			a.log.Info("engine identified", slog.String("target", t.Name), slog.String("engine", id.Engine), slog.String("model", id.Model))
-			a.ways.setTargets(a.targets.identify(t.Name, id))
+			a.targets.identify(t.Name, id, a.ways.setTargets)
 		},
 	})
 	if err != nil {
@@ -126,3 +128,78 @@ func (a *Agent) openRelay() (*relay.Relay, error) {
 
 // Sampling returns the rates at which cfg has GPUs read.
 func Sampling(cfg *Config) nvml.Config { return cfg.NVML.sampling() }
+
+// targets keeps what is known of each target: what the configuration says, and for what it leaves open, what the
+// engine tells.
+type targets struct {
+	store      *Store
+	configured []timeline.Target
+
+	mu   sync.Mutex
+	list []timeline.Target
+}
+
+func newTargets(list []timeline.Target, store *Store) *targets {
+	return &targets{store: store, configured: list, list: slices.Clone(list)}
+}
+
+// identify fills what the configuration leaves open of a target with what its engine told, in place of what an engine
+// before it told. It hands the targets to tell in the order in which they came to be known.
+func (t *targets) identify(name string, id scrape.Identity, tell func([]timeline.Target)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.list {
+		if t.list[i].Name == name {
+			t.list[i] = t.configured[i]
+			fill(&t.list[i], id)
+		}
+	}
+	told := slices.Clone(t.list)
+	t.store.SetTargets(told)
+	tell(told)
+}
+
+func fill(t *timeline.Target, id scrape.Identity) {
+	if t.Model == "" {
+		if t.Model = id.Root; t.Model == "" {
+			t.Model = id.Model
+		}
+	}
+	if t.DType == "" {
+		if t.DType = id.Quant; t.DType == "" {
+			t.DType = id.DType
+		}
+	}
+	if t.KVDType == "" {
+		t.KVDType = id.KVDType
+	}
+	if t.TP == 0 {
+		t.TP = id.TP
+	}
+}
+
+// ofUpstream returns the name of the target that an upstream's requests belong to: the one whose engine it is, else
+// the only one, else none.
+func (t *targets) ofUpstream(upstream string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.list {
+		if strings.TrimRight(t.list[i].EngineURL, "/") == strings.TrimRight(upstream, "/") {
+			return t.list[i].Name
+		}
+	}
+	if len(t.list) == 1 {
+		return t.list[0].Name
+	}
+	return ""
+}
+
+// all returns the targets as they are known.
+func (t *targets) all() []timeline.Target {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.list)
+}
+
+// only returns the name of the target if there is but one, for observers that do not say which.
+func (t *targets) only() string { return t.ofUpstream("") }

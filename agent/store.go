@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sync"
@@ -29,19 +30,23 @@ type pending struct {
 	requests []timeline.Request // as they ended
 	tokens   []timeline.TokenEvent
 	events   []timeline.Event
-	gpus     []timeline.GPU // when the list changed
+	gpus     []timeline.GPU    // when the list changed
+	targets  []timeline.Target // when more became known of them
 }
 
 func (p *pending) reset() {
 	p.samples, p.engine, p.host = p.samples[:0], p.engine[:0], p.host[:0]
 	p.anchors, p.opens, p.requests = p.anchors[:0], p.opens[:0], p.requests[:0]
 	p.tokens, p.events = p.tokens[:0], p.events[:0]
-	p.gpus = nil
+	p.gpus, p.targets = nil, nil
 }
 
 // Drops counts what the store's queues could not hold, by kind.
 type Drops struct {
-	Samples, Tokens, Requests, Other uint64
+	Samples  uint64 `json:"samples"`
+	Tokens   uint64 `json:"tokens"`
+	Requests uint64 `json:"requests"`
+	Other    uint64 `json:"other"`
 }
 
 // Store is where everything measured meets. It numbers requests, feeds the correlation engine and queues what is to be
@@ -57,7 +62,7 @@ type Store struct {
 	queue   pending
 	keep    bool // queue for a recording
 	drops   Drops
-	latest  map[int]timeline.Instant // newest whole reading of each GPU
+	latest  map[int]timeline.Instant // newest window of each GPU; of one without windows, newest reading
 	events  []timeline.Event         // since the last Advance
 	lost    bool
 	lostWhy string
@@ -84,8 +89,10 @@ func (s *Store) SetGPUs(gpus []timeline.GPU) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gpus = slices.Clone(gpus)
-	s.queue.gpus = s.gpus
 	s.engine.SetGPUs(s.gpus)
+	if s.keep {
+		s.queue.gpus = s.gpus
+	}
 }
 
 // AddSample takes one reading of a GPU.
@@ -94,13 +101,16 @@ func (s *Store) AddSample(sample *timeline.Sample) {
 	defer s.mu.Unlock()
 	s.engine.AddSample(sample)
 	s.lost = false
-	if sample.Has&timeline.GPM != 0 || s.latest[sample.GPU] == 0 {
+	if sample.Has&timeline.GPM != 0 || !s.hasWindows(sample.GPU) {
 		s.latest[sample.GPU] = sample.Over.End
 	}
 	if s.keep {
 		s.queue.samples = push(s.queue.samples, *sample, maxPendingSamples, &s.drops.Samples)
 	}
 }
+
+// hasWindows reports whether a GPU is one that gives windows of activity. The lock is held.
+func (s *Store) hasWindows(gpu int) bool { return gpu >= 0 && gpu < len(s.gpus) && s.gpus[gpu].GPM }
 
 // AddCapability takes the state of one call on one GPU.
 func (s *Store) AddCapability(c timeline.Capability) {
@@ -159,6 +169,9 @@ func (s *Store) SetTargets(targets []timeline.Target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.engine.SetTargets(targets)
+	if s.keep {
+		s.queue.targets = slices.Clone(targets)
+	}
 }
 
 // Source returns the sink of one observer of requests. Observers number their requests as they like; the store gives
@@ -166,6 +179,10 @@ func (s *Store) SetTargets(targets []timeline.Target) {
 func (s *Store) Source(target string) timeline.RequestSink {
 	return &source{store: s, target: target, refs: map[uint64]uint64{}}
 }
+
+// maxOpenRefs bounds the numbers that are kept of one observer. An observer that never closes its requests loses the
+// oldest of them: what it still tells of those counts as another request.
+const maxOpenRefs = 1 << 16
 
 // source renumbers the requests of one observer.
 type source struct {
@@ -186,6 +203,9 @@ func (o *source) ref(theirs uint64) uint64 {
 	if !ok {
 		r = o.store.refs.Add(1)
 		o.refs[theirs] = r
+		if len(o.refs) > maxOpenRefs {
+			maps.DeleteFunc(o.refs, func(_, own uint64) bool { return own+maxOpenRefs/2 < r })
+		}
 	}
 	return r
 }
@@ -278,7 +298,7 @@ func (s *Store) Anchor() timeline.Anchor {
 	return s.anchor
 }
 
-// GPUs returns the list of GPUs.
+// GPUs returns the list of GPUs, which the caller must not change.
 func (s *Store) GPUs() []timeline.GPU {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -306,13 +326,7 @@ func (s *Store) Health() Health {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	caps := slices.SortedFunc(maps.Values(s.caps), func(a, b timeline.Capability) int {
-		if a.GPU != b.GPU {
-			return a.GPU - b.GPU
-		}
-		if a.Call < b.Call {
-			return -1
-		}
-		return 1
+		return cmp.Or(cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Call, b.Call))
 	})
 	return Health{Latest: maps.Clone(s.latest), Lost: s.lost, Why: s.lostWhy, Capabilities: caps}
 }
