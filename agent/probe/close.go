@@ -154,16 +154,11 @@ func (t *Tracker) reconcile(total int, told bool) {
 	}
 }
 
-// hidden takes tokens out of the total that were counted but not streamed. Reasoning that no event showed is told by
-// its own count; a stream that showed nothing at all hides an unknown part.
+// hidden flags a stream that showed nothing although tokens were counted. Reasoning that no event showed but that has a
+// count of its own stays in the total: whoever computes latencies takes it off.
 func (t *Tracker) hidden(total int) {
-	r := &t.r
-	switch {
-	case t.form != formStream:
-	case !t.reasoning && t.final.Reasoning > 0 && t.final.Reasoning <= total:
-		r.OutputTokens = total - t.final.Reasoning
-	case r.Events == 0 && total > 0:
-		r.Flags |= timeline.FlagHiddenTokens
+	if t.form == formStream && t.r.Events == 0 && total > 0 && (t.reasoning || t.final.Reasoning <= 0) {
+		t.r.Flags |= timeline.FlagHiddenTokens
 	}
 }
 

@@ -143,13 +143,13 @@ func TestCounting(t *testing.T) {
 			brief{timeline.StatusOK, "stop", 2, timeline.CountFinal, 1, 100, 120, 2, "first_assumed"},
 		},
 		{
-			"reasoning that was not streamed is taken out of the total",
+			"reasoning that was not streamed stays in the total",
 			stream{reads: []read{
 				{100, ev(text)},
 				{120, ev(text)},
 				{121, ev(finish, `{"choices":[],"usage":{"completion_tokens":102,"completion_tokens_details":{"reasoning_tokens":100}}}`, doneMark)},
 			}},
-			brief{timeline.StatusOK, "stop", 2, timeline.CountFinal, 1, 100, 120, 2, "first_assumed"},
+			brief{timeline.StatusOK, "stop", 102, timeline.CountFinal, 1, 100, 120, 2, "first_assumed"},
 		},
 		{
 			"reasoning that was streamed stays in the total",
