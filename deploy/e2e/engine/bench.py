@@ -16,7 +16,8 @@ HERE = pathlib.Path(__file__).parent
 
 
 class Bench:
-    """An engine, a recording relay before it, an agent with a proxy inside, and a proxy of its own before the relay."""
+    """An engine, a recording relay before it, an agent with a proxy inside, and two proxies of their own before the relay, the second
+    of which asks for the final usage where a client does not."""
 
     def __init__(self, given, folder, stack, name, relayed):
         self.given, self.folder, self.name = given, pathlib.Path(folder, name), name
@@ -35,14 +36,15 @@ class Bench:
         sets = [part for k, v in settings.items() for part in ("--set", f"{k}={v}")]
         self.agent = self.start(stack, "agent", given.tpotscope, "agent", "--engine", url, "--listen", f"127.0.0.1:{self.direct}",
                                 "--upstream", url, "--log-level", "debug", *sets).ready("agent ready")
-        self.tee = self.proxy = None
+        self.tee, self.proxies = None, []
         if relayed:
             self.tee = tee.Tee(lab.free_port(), self.engine_port)
             stack.callback(self.tee.stop)
-            self.relayed = lab.free_port()
-            self.proxy = self.start(stack, "proxy", given.tpotscope, "proxy", "--listen", f"127.0.0.1:{self.relayed}", "--upstream",
-                                    f"http://127.0.0.1:{self.tee.port}", "--agent", f"unix:{socket}", "--log-level", "debug")
-            lab.wait_for("the proxy", lambda: lab.connects(self.relayed))
+            self.relayed, self.asking = lab.free_port(), lab.free_port()
+            for name, port, more in (("proxy", self.relayed, []), ("proxy-asking", self.asking, ["--inject-usage"])):
+                argv = ["proxy", "--listen", f"127.0.0.1:{port}", "--upstream", f"http://127.0.0.1:{self.tee.port}", "--agent", f"unix:{socket}"]
+                self.proxies.append(self.start(stack, name, given.tpotscope, *argv, "--log-level", "debug", *more))
+                lab.wait_for(name, lambda port=port: lab.connects(port))
 
     def start(self, stack, name, *argv, stdin=subprocess.DEVNULL, outside=False):
         """Starts a process. The engine's own log holds content and stays outside of what is searched."""
@@ -59,8 +61,8 @@ class Bench:
         """Stops what reports, then the agent, keeps the last metrics page, and returns the recording."""
         time.sleep(3.5)  # the engine's counters are read once a second, and cells wait two seconds for what is late
         (self.folder / "metrics.txt").write_bytes(self.metrics())
-        for p in (self.proxy, self.agent):
-            if p and (code := p.stop()):
+        for p in (*self.proxies, self.agent):
+            if code := p.stop():
                 raise RuntimeError(f"{p.name} ended with {code}: {p.log.read_text()[-2000:]}")
         return recording.Recording(self.given.tpotscope, self.state / "recordings" / "agent")
 
@@ -94,10 +96,13 @@ class Tap:
         return map(int, self.process.log.read_text().split()[-2:])
 
     def events(self):
-        """Returns when the packets came (Unix time, ns) that completed each text-bearing event, by request id."""
-        out = {}
+        """Returns when the packets came (Unix time, ns) that completed each text-bearing event, and the one that tells why the
+        stream ends, both by request id."""
+        out, ends = {}, {}
         for asked, answered in capture.read(self.path):
             for q, m in zip(http1.messages(bytes(asked.raw)), http1.messages(bytes(answered.raw))):
                 if "event-stream" in m.header("content-type"):
-                    out[q.header("x-request-id")] = [answered.time(m.place(e.end)) for e in http1.events(m.body) if e.text]
-        return out
+                    request_id, times = q.header("x-request-id"), [(answered.time(m.place(e.end)), e) for e in http1.events(m.body)]
+                    out[request_id] = [at for at, e in times if e.text]
+                    ends[request_id] = next((at for at, e in times if any(c.get("finish_reason") for c in e.json["choices"])), 0)
+        return out, ends

@@ -135,6 +135,7 @@ def check_bytes(r, env, asked):
     for kind, path, body, status, headers in cases:
         one_exchange(r, env, asked, kind, path, body, status, headers)
     check_curl(r, env, asked)
+    check_asking(r, env, asked)
     served = "".join(asked.texts)
     for kind in ("completion", "tool arguments answered"):
         r.check(CANARY[kind] in served, f"the engine did say the {kind} that is looked for later")
@@ -170,6 +171,19 @@ def check_curl(r, env, asked):
     _, sent = env.tee.exchange(request_id)
     asked.reply(request_id, sent)
     r.check(got == sent.body and got.endswith(b"data: [DONE]\n\n"), f"streaming chat by curl: {len(got)} of {len(sent.body)} bytes the same")
+
+
+def check_asking(r, env, asked):
+    """A proxy told to ask for the final usage: the client sees the same stream without the event that it did not ask for."""
+    request_id = asked.id("asking")
+    body = {k: v for k, v in chat("Say hello.", 24).items() if k != "stream_options"}
+    got = lab.post(env.asking, CHAT, body, [("X-Request-Id", request_id)])
+    seen, sent = env.tee.exchange(request_id)
+    asked.reply(request_id, sent)
+    blocks = sent.body.split(b"\n\n")
+    extra = [b for b in blocks if b"\"usage\":{" in b]
+    rest = b"\n\n".join(b for b in blocks if b not in extra)
+    r.check(b"include_usage" in seen.body and len(extra) == 1 and got.body == rest, f"--inject-usage: the engine is asked, {len(got.body)} bytes are the {len(sent.body)} sent less the usage event")
 
 
 def send_traces(env, asked):
@@ -213,7 +227,7 @@ def check_counts(r, env, asked, rows):
         if i in rows:
             by[rows[i]["count_source"]] = by.get(rows[i]["count_source"], 0) + 1
     r.check(not missing, f"{len(asked.usage)} requests with a count by the engine, {len(missing)} not recorded {missing[:5]}; "
-            f"{len(relayed & set(asked.usage))} of them by the proxy that reports over the agent's socket, the rest by the proxy in the agent")
+            f"{len(relayed & set(asked.usage))} of them by proxies that report over the agent's socket, the rest by the proxy in the agent")
     r.check(not wrong, f"{sum(asked.usage.values())} tokens, {len(wrong)} requests with another count than the engine's {list(wrong.items())[:5]}")
     r.check(not weak, f"sources of the counts: {by}")
     wrong = [i for i, t in asked.timings.items() if i in rows and (rows[i]["engine_output_tokens"] != t["predicted_n"] or abs(rows[i]["engine_output_s"] * 1e3 - t["predicted_ms"]) > 1e-3)]
@@ -234,7 +248,7 @@ def divisor(timings):
     return next((less for less in (1, 0) if n > less and abs(per * (n - less) - ms) < 1e-6 * ms), None)
 
 
-def check_long(r, asked, rows, request_id):
+def check_long(r, asked, rows, request_id, packets, ends):
     r.section("3. One stream alone: TPOT against the engine's own timings")
     by = [divisor(t) for t in asked.timings.values() if t["predicted_n"] > 1]
     r.check(len(set(by)) == 1 and by[0] is not None,
@@ -249,7 +263,9 @@ def check_long(r, asked, rows, request_id):
     for i, engine in ended.items():
         # The engine counts the token that ends the text, which no event bears.
         ours, x = rows[i]["tpot_s"] * 1e3, rows[i]
-        r.say(f"a stream with {x['output_tokens']} tokens in {x['events']} events, finish {x['finish']}: tpotscope {ours:.4f} ms, the engine {engine:.4f} ms, {100 * (ours / engine - 1):+.3f} %")
+        with_end = (ends[i] - packets[i][0]) / 1e6 / (x["output_tokens"] - 1)
+        r.say(f"a stream with {x['output_tokens']} tokens in {x['events']} events, finish {x['finish']}: tpotscope {ours:.4f} ms, the engine {engine:.4f} ms, "
+              f"{100 * (ours / engine - 1):+.3f} %; up to the event with the finish reason {with_end:.4f} ms, {100 * (with_end / engine - 1):+.3f} %")
 
 
 async def stream(client, request_id):
@@ -403,15 +419,16 @@ def measured(r, given, folder):
         clients = ask_many(env, asked)
         run = env.finish()
         taken, lost = tap.stop()
-        packets, rows = tap.events(), run.rows()
+        (packets, ends), rows = tap.events(), run.rows()
         check_counts(r, env, asked, rows)
-        check_long(r, asked, rows, long)
+        check_long(r, asked, rows, long, packets, ends)
         check_many(r, asked, rows, clients, packets)
         check_stamps(r, run, rows, packets, taken, lost, [long, *clients])
         check_content(r, env, run, asked, pathlib.Path(folder, "planted"))
         check_traces(r, env, traces)
         check_report(r, run, asked)
-        r.say(env.proxy.log.read_text().strip().splitlines()[-1])
+        for p in env.proxies:
+            r.say(f"{p.name}: {p.log.read_text().strip().splitlines()[-1]}")
 
 
 def three_events(raw):
