@@ -1,8 +1,9 @@
 package wire
 
 // llamaTimings reads the timings of llama.cpp's server: on the last chunk, or on each one if asked for, and then
-// cumulative (tools/server/README.md, "timings_per_token"). predicted_per_token_ms is predicted_ms over predicted_n,
-// not over predicted_n - 1.
+// cumulative (tools/server/README.md, "timings_per_token"). predicted_per_token_ms is predicted_ms over predicted_n where
+// predicted_ms begins with the end of the prompt (661.064/35 in ggml-org/llama.cpp#15827), and over predicted_n - 1 where
+// it begins with the first token, as builds of 2026 have it (deploy/e2e/engine checks which).
 func (p *Parser) llamaTimings() error {
 	c := &p.chunk
 	if !p.is('{') {
