@@ -136,7 +136,7 @@ func atLeast(key string, d, least time.Duration) error {
 
 func defaultNVML() NVML {
 	d := nvml.DefaultConfig()
-	return NVML{Source: "helper", Period: d.Period, FastPeriod: d.FastPeriod, SlowPeriod: d.SlowPeriod, Duty: d.DutyBudget}
+	return NVML{Source: SourceHelper, Period: d.Period, FastPeriod: d.FastPeriod, SlowPeriod: d.SlowPeriod, Duty: d.DutyBudget}
 }
 
 func defaultCorrelation() Correlation {
@@ -152,12 +152,18 @@ func (n *NVML) sampling() nvml.Config {
 func (n *NVML) validate() error {
 	var err error
 	switch {
-	case n.Source == "helper", n.Source == "off", strings.HasPrefix(n.Source, simPrefix) && len(n.Source) > len(simPrefix):
+	case n.Source == SourceHelper, n.Source == sourceOff, strings.HasPrefix(n.Source, simPrefix) && len(n.Source) > len(simPrefix):
 	default:
 		err = fmt.Errorf(`nvml.source: %q is not one of "helper", "off", "sim:NAME"`, n.Source)
 	}
 	return errors.Join(err, within("nvml", n.sampling().Validate()))
 }
+
+// What counters may come from beside a simulation.
+const (
+	SourceHelper = "helper" // the driver, through the helper
+	sourceOff    = "off"
+)
 
 // simPrefix marks a source of counters that is a simulation in this process.
 const simPrefix = "sim:"

@@ -47,7 +47,9 @@ func TestAFullDiskIsSaidOnceAndGotOver(t *testing.T) {
 	must(t, f.Close())
 	says := func() bool { return strings.Contains(ag.get(t, "/healthz"), "the recording loses rows") }
 	until(t, 10*time.Second, "the health to say so", says)
-	lost := func() bool { return strings.Contains(ag.get(t, "/metrics"), `tpotscope_ring_drops_total{ring="recording"`) }
+	lost := func() bool {
+		return strings.Contains(ag.get(t, "/metrics"), `tpotscope_ring_drops_total{ring="recording"`)
+	}
 	until(t, 10*time.Second, "the loss to be counted", lost)
 	until(t, 10*time.Second, "more than one write that fails", func() bool { return says() && ag.log.count("recording") > 0 })
 	must(t, os.Remove(fill))

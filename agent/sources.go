@@ -27,7 +27,7 @@ func (a *Agent) source() (nvml.Source, error) {
 	switch {
 	case a.deps.Counters != nil:
 		return a.deps.Counters, nil
-	case n.Source == "off":
+	case n.Source == sourceOff:
 		return nil, nil //nolint:nilnil // no source is what the configuration asks for
 	case strings.HasPrefix(n.Source, simPrefix):
 		return a.simulation(strings.TrimPrefix(n.Source, simPrefix))

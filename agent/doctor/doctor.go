@@ -5,7 +5,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -56,15 +55,16 @@ type Engine struct {
 
 // Options say what is checked.
 type Options struct {
-	HelperDir string        // looked in before PATH
-	Helper    string        // instead of looking
-	Library   string        // of the driver
-	Env       []string      // of the helper, whole
-	Simulated bool          // the library is a simulation
-	Engines   []string      // URLs; empty: the usual local ports
-	Socket    string        // of the agent
-	StateDir  string        // where recordings go
-	Timeout   time.Duration // of each check that waits; zero: 15 s
+	HelperDir  string        // looked in before PATH
+	Helper     string        // instead of looking
+	Library    string        // of the driver
+	Env        []string      // of the helper, whole
+	Simulated  bool          // the library is a simulation
+	NoCounters string        // not empty: the driver is left alone, and this is why
+	Engines    []string      // URLs; empty: the usual local ports
+	Socket     string        // of the agent
+	StateDir   string        // where recordings go
+	Timeout    time.Duration // of each check that waits; zero: 15 s
 }
 
 // Run makes all checks. It returns what was found even if ctx ends before all are made.
@@ -72,17 +72,19 @@ func Run(ctx context.Context, o Options) *Report {
 	if o.Timeout == 0 {
 		o.Timeout = 15 * time.Second
 	}
-	r := &Report{Schema: Schema, Time: time.Now(), Simulated: o.Simulated}
+	r := &Report{
+		Schema: Schema, Time: time.Now(),
+		GPUs: []timeline.GPU{}, Engines: []Engine{}, CanSay: []string{}, CannotSay: []string{},
+	}
 	r.add(checkClocks())
 	r.add(checkStamps())
-	probed := r.checkHelper(ctx, o)
-	if probed != nil {
+	if probed := r.checkHelper(ctx, o); probed != nil {
 		r.checkGPUs(probed)
 	}
 	r.checkEngines(ctx, o)
 	r.add(checkAgent(ctx, o.Socket))
 	r.add(checkState(o.StateDir))
-	r.conclude(probed)
+	r.conclude()
 	return r
 }
 
@@ -104,32 +106,40 @@ func (r *Report) Worst() State {
 }
 
 // conclude says in words what the findings allow to be said, and what not.
-func (r *Report) conclude(p *findings) {
+func (r *Report) conclude() {
+	r.concludeBound()
+	if len(r.Engines) > 0 {
+		r.CanSay = append(r.CanSay, "batch, tokens and mean TPOT of the engine without touching traffic (evidence L0)")
+	} else {
+		r.CannotSay = append(r.CannotSay, "batch, prompt tokens, traffic coverage: no engine tells its metrics")
+	}
+	r.CanSay = append(r.CanSay, "TTFT, TPOT and gaps per request, with the proxy in the path (evidence L3)")
+}
+
+// concludeBound says whether what bounds decode can be told: that takes windows of DRAM activity.
+func (r *Report) concludeBound() {
 	windows := 0
 	for _, g := range r.GPUs {
 		if g.GPM {
 			windows++
 		}
 	}
-	switch {
-	case p == nil || len(r.GPUs) == 0:
+	if len(r.GPUs) == 0 {
 		r.CannotSay = append(r.CannotSay, "what bounds decode: no GPU counters")
-	case windows == len(r.GPUs):
-		r.CanSay = append(r.CanSay, "what bounds decode, per cell of 1 s, from windows of 110 ms; never per token")
-	default:
+		return
+	}
+	if older := len(r.GPUs) - windows; older > 0 {
 		r.CannotSay = append(r.CannotSay, fmt.Sprintf("what bounds decode on %d of %d GPUs: they have no activity windows (GPM, Hopper and newer)",
-			len(r.GPUs)-windows, len(r.GPUs)))
+			older, len(r.GPUs)))
 	}
-	if len(r.Engines) > 0 {
-		r.CanSay = append(r.CanSay, "batch, tokens and mean TPOT of the engine without touching traffic (evidence L0)")
-	} else {
-		r.CannotSay = append(r.CannotSay, "batch, prompt tokens, traffic coverage: no engine answered on "+usualPortsText)
+	if windows == 0 {
+		return
 	}
-	r.CanSay = append(r.CanSay, "TTFT, TPOT and gaps per request, with the proxy in the path (evidence L3)")
 	for _, c := range r.Checks {
-		if c.Name == "dram_util" && c.State != Fine {
-			r.CanSay = slices.DeleteFunc(r.CanSay, func(s string) bool { return len(s) > 9 && s[:9] == "what boun" })
+		if c.Name == timeline.DRAMUtil.String() && c.State != Fine {
 			r.CannotSay = append(r.CannotSay, "memory-bound or not: DRAM bandwidth cannot be read ("+c.Detail+")")
+			return
 		}
 	}
+	r.CanSay = append(r.CanSay, "what bounds decode, per cell of 1 s, from windows of 100 ms and more; never per token")
 }

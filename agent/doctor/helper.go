@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +28,10 @@ const missingSymbol = 127
 
 // checkHelper finds the helper and lets it probe the driver. It returns nil if that gave nothing.
 func (r *Report) checkHelper(ctx context.Context, o Options) *findings {
+	if o.NoCounters != "" {
+		r.add(Check{Name: "helper", State: Skipped, Detail: o.NoCounters})
+		return nil
+	}
 	path := o.Helper
 	if path == "" {
 		found, err := remote.Find(o.HelperDir)
@@ -38,7 +44,35 @@ func (r *Report) checkHelper(ctx context.Context, o Options) *findings {
 		}
 		path = found
 	}
-	r.add(Check{Name: "helper", State: Fine, Detail: path})
+	out, check := probe(ctx, path, o)
+	if check.Name != "helper" {
+		r.add(Check{Name: "helper", State: Fine, Detail: path})
+	}
+	if check.State != Fine {
+		r.add(check)
+		return nil
+	}
+	var f findings
+	if err := json.Unmarshal(out, &f); err != nil {
+		r.add(Check{
+			"driver", Failed, "the helper's answer is not understood: helper and agent are of different versions", "you",
+			"install both binaries from one build",
+		})
+		return nil
+	}
+	detail := "driver " + f.Driver
+	if slices.ContainsFunc(f.GPUs, func(g timeline.GPU) bool { return g.Simulated }) {
+		r.Simulated, detail = true, "SIMULATED driver "+f.Driver
+	}
+	if n := len(f.MissingFunctions); n > 0 {
+		detail += fmt.Sprintf("; lacks %d functions this version knows, and is read without them", n)
+	}
+	r.add(Check{Name: "driver", State: Fine, Detail: detail})
+	return &f
+}
+
+// probe runs the helper's probe of the driver and returns what it prints, or what went wrong.
+func probe(ctx context.Context, path string, o Options) ([]byte, Check) {
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	args := []string{"--probe"}
@@ -52,26 +86,9 @@ func (r *Report) checkHelper(ctx context.Context, o Options) *findings {
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	err := cmd.Run()
 	if err != nil {
-		r.add(explainProbe(ctx, err, strings.TrimSpace(errOut.String()), o))
-		return nil
+		return nil, explainProbe(ctx, err, strings.TrimSpace(errOut.String()), o)
 	}
-	var f findings
-	if err := json.Unmarshal(out.Bytes(), &f); err != nil {
-		r.add(Check{
-			"driver", Failed, "the helper's answer is not understood: helper and agent are of different versions", "you",
-			"install both binaries from one build",
-		})
-		return nil
-	}
-	detail := "driver " + f.Driver
-	if o.Simulated {
-		detail = "SIMULATED driver " + f.Driver
-	}
-	if n := len(f.MissingFunctions); n > 0 {
-		detail += fmt.Sprintf("; lacks %d functions this version knows, and is read without them", n)
-	}
-	r.add(Check{Name: "driver", State: Fine, Detail: detail})
-	return &f
+	return out.Bytes(), Check{State: Fine}
 }
 
 // withoutBindNow is env without what would resolve every symbol of the driver at once.
@@ -89,6 +106,13 @@ func withoutBindNow(env []string) []string {
 func explainProbe(ctx context.Context, err error, stderr string, o Options) Check {
 	var exit *exec.ExitError
 	switch {
+	case cmdDidNotRun(err):
+		return Check{
+			"helper", Failed, "cannot run: " + err.Error(), "you",
+			"build it with `make` (needs gcc), make it executable, or name it with --set nvml.helper=PATH",
+		}
+	case errors.Is(ctx.Err(), context.Canceled):
+		return Check{Name: "driver", State: Skipped, Detail: "interrupted before the driver answered"}
 	case ctx.Err() != nil:
 		return Check{
 			"driver", Failed, fmt.Sprintf("the driver did not answer within %v: it hangs", o.Timeout), "the cluster's admin",
@@ -109,6 +133,13 @@ func explainProbe(ctx context.Context, err error, stderr string, o Options) Chec
 		stderr = err.Error()
 	}
 	return Check{"driver", Failed, lastLine(stderr), "the cluster's admin", "see whether `nvidia-smi` works on this host"}
+}
+
+// cmdDidNotRun reports whether err says that a program could not even be started.
+func cmdDidNotRun(err error) bool {
+	var path *fs.PathError
+	var lookup *exec.Error
+	return errors.As(err, &path) || errors.As(err, &lookup)
 }
 
 func lastLine(s string) string {

@@ -58,12 +58,10 @@ func checkStamps() Check {
 func (r *Report) checkEngines(ctx context.Context, o Options) {
 	urls := o.Engines
 	if len(urls) == 0 {
-		for _, port := range usualPorts {
-			urls = append(urls, fmt.Sprintf("http://127.0.0.1:%d", port))
-		}
+		urls = UsualEngines()
 	}
 	found := FindEngines(ctx, urls)
-	r.Engines = found
+	r.Engines = append(r.Engines, found...)
 	for _, e := range found {
 		detail := e.Kind + " at " + e.URL
 		if e.Model != "" {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,11 +34,14 @@ func (a *app) doctorCommand() *cobra.Command {
 			for _, t := range cfg.Targets {
 				engines = append(engines, t.EngineURL)
 			}
-			r := doctor.Run(cmd.Context(), doctor.Options{
+			o := doctor.Options{
 				HelperDir: programDir(), Helper: cfg.NVML.Helper, Library: cfg.NVML.Library, Env: os.Environ(),
-				Simulated: strings.Contains(cfg.NVML.Library, "nvmlsim"),
-				Engines:   engines, Socket: cfg.Socket, StateDir: cfg.StateDir,
-			})
+				Engines: engines, Socket: cfg.Socket, StateDir: cfg.StateDir,
+			}
+			if cfg.NVML.Source != agent.SourceHelper {
+				o.NoCounters = "nvml.source is " + cfg.NVML.Source
+			}
+			r := doctor.Run(cmd.Context(), o)
 			if asJSON {
 				err = r.JSON(a.out)
 			} else {
@@ -89,6 +91,9 @@ func (a *app) demo(ctx context.Context, o *demoOptions) error {
 			return err
 		}
 		o.dir = filepath.Join(runsDir(cfg.StateDir), "demo-"+time.Now().Format("2006-01-02T15-04-05"))
+	}
+	if holdsRecording(o.dir) {
+		return &exitStatus{exitUsage, fmt.Errorf("%s holds a recording already: name another directory with -o", o.dir)}
 	}
 	if err := os.MkdirAll(o.dir, 0o700); err != nil {
 		return fmt.Errorf("make the demo's directory: %w", err)

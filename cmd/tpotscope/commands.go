@@ -36,7 +36,7 @@ func (a *app) load(more map[string]string) (agent.Config, error) {
 			flags[k] = v
 		}
 	}
-	cfg, _, err := loadConfig(a.env, findConfig(a.config), flags)
+	cfg, _, err := loadConfig(a.env, a.env.configFile(a.config), flags)
 	if err != nil {
 		return cfg, &exitStatus{exitUsage, fmt.Errorf("configuration: %w", err)}
 	}
@@ -78,7 +78,7 @@ func (a *app) reportCommand() *cobra.Command {
 		Long: `Report replays a recording through the engine that judges live data and says what bounded decode, how sure that is
 and what would refute it, with TTFT and TPOT over requests.
 
-RUN is a directory, or @last, @prev or @NAME of the recordings below the state directory.`,
+RUN is a directory, or @last, @prev or @NAME of the recordings below the state directory; @agent is the agent's own.`,
 		Example: `  tpotscope report @last
   tpotscope report @last --since 20s --until 40s
   tpotscope report ./run1 --json | jq .tpot_s.p99`,
@@ -133,15 +133,21 @@ func (a *app) importCommand() *cobra.Command {
 name of a shipped one. What comes of a scenario is marked as simulated everywhere.`,
 		Example: `  tpotscope import demo -o ./demo-run
   tpotscope report ./demo-run`,
-		RunE: func(cmd *cobra.Command, args []string) error { return a.importScenario(cmd.Context(), args[0], out) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := needFlags(cmd, "output"); err != nil {
+				return err
+			}
+			return a.importScenario(cmd.Context(), args[0], out)
+		},
 	}
 	cmd.Flags().StringVarP(&out, "output", "o", "", "directory to make")
-	_ = cmd.MarkFlagRequired("output")
 	return cmd
 }
 
 func (a *app) configCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "config", GroupID: "check", Short: "check or print the agent's configuration"}
+	cmd := &cobra.Command{
+		Use: "config", GroupID: "check", Short: "check or print the agent's configuration", Args: cobra.ArbitraryArgs, RunE: groupOnly,
+	}
 	cmd.AddCommand(
 		&cobra.Command{
 			Use: "check [FILE]", Short: "check a configuration file and say every fault at once", Args: cobra.MaximumNArgs(1),
@@ -165,7 +171,7 @@ func (a *app) configCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				_, all, err := loadConfig(a.env, findConfig(a.config), flags)
+				_, all, err := loadConfig(a.env, a.env.configFile(a.config), flags)
 				if err != nil {
 					return &exitStatus{exitUsage, fmt.Errorf("configuration: %w", err)}
 				}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -22,7 +23,7 @@ import (
 type setting struct {
 	key    string
 	value  reflect.Value
-	origin string // "default", "file PATH", "env NAME" or "flag --NAME"
+	origin string // "default", "file PATH", "env NAME" or "flag"
 }
 
 // settings lists every value of cfg in the order of the struct.
@@ -56,9 +57,6 @@ func loadConfig(env environment, file string, flags map[string]string) (agent.Co
 	cfg.StateDir, cfg.Socket = env.stateDir(), env.socket()
 	cfg.Version = version
 	all := settings(&cfg)
-	if file == "" {
-		file = env.get("TPOTSCOPE_CONFIG")
-	}
 	if file != "" {
 		if err := readConfigFile(&cfg, all, file); err != nil {
 			return cfg, all, err
@@ -73,7 +71,7 @@ func loadConfig(env environment, file string, flags map[string]string) (agent.Co
 			errs = append(errs, s.set(text, "flag"))
 		}
 	}
-	for key := range flags {
+	for _, key := range slices.Sorted(maps.Keys(flags)) {
 		if !slices.ContainsFunc(all, func(s *setting) bool { return s.key == key }) {
 			errs = append(errs, unknownKey(key, all))
 		}
@@ -84,8 +82,14 @@ func loadConfig(env environment, file string, flags map[string]string) (agent.Co
 	return cfg, all, cfg.Validate()
 }
 
-// set gives the setting a value written as YAML.
+// set gives the setting a value written as YAML. Text is taken as it stands, so that an address may hold what YAML
+// gives a meaning.
 func (s *setting) set(text, origin string) error {
+	if s.value.Kind() == reflect.String {
+		s.value.SetString(text)
+		s.origin = origin
+		return nil
+	}
 	fresh := reflect.New(s.value.Type())
 	if err := yaml.UnmarshalWithOptions([]byte(text), fresh.Interface(), yaml.Strict()); err != nil {
 		if s.value.Type() == reflect.TypeFor[time.Duration]() {
@@ -197,8 +201,9 @@ func edits(a, b string) int {
 
 // environment is what the command reads from the process's environment, so that tests can hand in another.
 type environment struct {
-	lookup func(string) (string, bool)
-	root   bool
+	lookup     func(string) (string, bool)
+	root       bool
+	terminated func() bool // the end was asked for by SIGTERM, not from a keyboard; nil: no
 }
 
 func (e environment) get(name string) string {
@@ -231,8 +236,12 @@ func (e environment) socket() string {
 // defaultConfigFile is read when no file is named and it exists.
 const defaultConfigFile = "/etc/tpotscope/config.yaml"
 
-// findConfig returns the file to read: the named one, or the default one if there is one.
-func findConfig(named string) string {
+// configFile returns the file to read: the named one, else that of the environment, else the default one if there is
+// one.
+func (e environment) configFile(named string) string {
+	if named == "" {
+		named = e.get("TPOTSCOPE_CONFIG")
+	}
 	if named != "" {
 		return named
 	}

@@ -35,7 +35,7 @@ node until an OTLP endpoint is set (otlp.endpoint.url, or OTEL_EXPORTER_OTLP_END
 				return err
 			}
 			if engine != "" {
-				cfg.Targets = append(cfg.Targets, timeline.Target{Name: "default", EngineURL: engine})
+				cfg.Targets = []timeline.Target{{Name: "default", EngineURL: engine}}
 				if err := cfg.Validate(); err != nil {
 					return &exitStatus{exitUsage, fmt.Errorf("--engine: %w", err)}
 				}
@@ -48,7 +48,7 @@ node until an OTLP endpoint is set (otlp.endpoint.url, or OTEL_EXPORTER_OTLP_END
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&engine, "engine", "", "base URL of the engine, where the configuration names no targets")
+	fl.StringVar(&engine, "engine", "", "base URL of the engine, instead of the targets of the configuration")
 	fl.StringVar(&nvmlSource, "nvml", "", `where counters come from: helper, off, or sim:NAME (simulated, and labelled so)`)
 	fl.StringVar(&listen, "listen", "", "HOST:PORT of the proxy inside the agent")
 	fl.StringVar(&upstream, "upstream", "", "engine that the proxy sends to")
@@ -76,6 +76,9 @@ relays all the same. Prompts and completions are neither stored nor logged nor s
 		Example: `  tpotscope proxy --listen 127.0.0.1:8001 --upstream http://127.0.0.1:8000
   OPENAI_BASE_URL=http://127.0.0.1:8001/v1 python my_client.py`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := needFlags(cmd, "listen", "upstream"); err != nil {
+				return err
+			}
 			whole, err := a.load(nil)
 			if err != nil {
 				return err
@@ -99,8 +102,6 @@ relays all the same. Prompts and completions are neither stored nor logged nor s
 	fl.BoolVar(&cfg.InjectUsage, "inject-usage", false, "ask the engine for its final token count where a client did not, and take the extra event out of the reply")
 	fl.DurationVar(&cfg.HeadTimeout, "head-timeout", cfg.HeadTimeout, "longest wait for a reply to begin; 0 waits for ever")
 	fl.DurationVar(&cfg.StreamTimeout, "stream-timeout", cfg.StreamTimeout, "longest pause within a reply; 0 waits for ever")
-	_ = cmd.MarkFlagRequired("listen")
-	_ = cmd.MarkFlagRequired("upstream")
 	return cmd
 }
 

@@ -72,7 +72,7 @@ func (a *app) export(ctx context.Context, dir, format, out string) (err error) {
 	buffered := bufio.NewWriter(w)
 	rows := newRows(buffered, format)
 	bar := a.progress("exporting")
-	_, err = replayRun(ctx, r, func(o *correlate.Output) error {
+	warnings, err := replayRun(ctx, r, func(o *correlate.Output) error {
 		for i := range o.Phases {
 			if err := rows.write(requestRow(&o.Phases[i], anchor)); err != nil {
 				return err
@@ -83,6 +83,9 @@ func (a *app) export(ctx context.Context, dir, format, out string) (err error) {
 	bar.done()
 	if err != nil {
 		return err
+	}
+	for _, text := range warnings {
+		a.say("tpotscope: %s\n", text)
 	}
 	rows.flush()
 	return buffered.Flush()

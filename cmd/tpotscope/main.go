@@ -9,10 +9,12 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // version is set by the linker.
@@ -30,11 +32,11 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	env := environment{lookup: os.LookupEnv, root: os.Geteuid() == 0}
-	code := run(ctx, os.Args[1:], streams{os.Stdin, os.Stdout, os.Stderr}, env)
-	stop()
-	os.Exit(code)
+	term, stopTerm := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(term, os.Interrupt)
+	context.AfterFunc(ctx, func() { stop(); stopTerm() }) // a second signal ends the command at once
+	env := environment{lookup: os.LookupEnv, root: os.Geteuid() == 0, terminated: func() bool { return term.Err() != nil }}
+	os.Exit(run(ctx, os.Args[1:], streams{os.Stdin, os.Stdout, os.Stderr}, env))
 }
 
 // streams are the command's own.
@@ -105,15 +107,10 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true, Version: version,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return a.openLog() },
 		Args:              cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage(cmd, unknownCommand(cmd, args[0]))
-			}
-			return cmd.Help()
-		},
+		RunE:              groupOnly,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(usage)
+	root.SetFlagErrorFunc(flagError)
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.config, "config", "", "configuration file (default "+defaultConfigFile+" if there is one)")
 	flags.StringArrayVar(&a.set, "set", nil, "set one configuration value, as in --set nvml.period=200ms")
@@ -146,10 +143,48 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
+var unknownFlag = regexp.MustCompile(`^unknown flag: --(\S+)$`)
+
+// flagError adds the nearest flag to a complaint about an unknown one.
+func flagError(cmd *cobra.Command, err error) error {
+	if m := unknownFlag.FindStringSubmatch(err.Error()); m != nil {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if near := nearest(m[1], names); near != "" {
+			err = fmt.Errorf("%w (did you mean --%s?)", err, near)
+		}
+	}
+	return usage(cmd, err)
+}
+
+// needFlags returns an error of usage if one of the flags was not given.
+func needFlags(cmd *cobra.Command, names ...string) error {
+	var missing []string
+	for _, name := range names {
+		if !cmd.Flags().Changed(name) {
+			missing = append(missing, "--"+name)
+		}
+	}
+	if len(missing) > 0 {
+		return usage(cmd, fmt.Errorf("%s needs %s", cmd.Name(), strings.Join(missing, " and ")))
+	}
+	return nil
+}
+
+// groupOnly is what a command does that only holds others.
+func groupOnly(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usage(cmd, unknownCommand(cmd, args[0]))
+	}
+	return cmd.Help()
+}
+
 func unknownCommand(cmd *cobra.Command, name string) error {
 	var names []string
 	for _, c := range cmd.Commands() {
-		names = append(names, c.Name())
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
 	}
 	if near := nearest(name, names); near != "" {
 		return fmt.Errorf("there is no command %q (did you mean %q?)", name, near)

@@ -38,7 +38,7 @@ func (a *app) recordCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "record [-- CMD...]", GroupID: "ask", Short: "record while a command runs, then report", Args: cobra.ArbitraryArgs,
 		Long: `Record finds the engine, samples GPUs, engine and host while CMD runs (or until --for or Ctrl-C), and then reports. CMD's
-input, output, user and exit code are its own. With --listen a proxy stamps the tokens of requests that go through it, and CMD gets
+input, output, user and exit code are its own: with a CMD the report goes to standard error. With --listen a proxy stamps the tokens of requests that go through it, and CMD gets
 its address as OPENAI_BASE_URL.`,
 		Example: `  tpotscope record -- vllm bench serve --model M --num-prompts 200
   tpotscope record --listen 127.0.0.1:8001 --upstream http://127.0.0.1:8000 -- python my_client.py
@@ -99,7 +99,11 @@ func (a *app) record(ctx context.Context, o *recordOptions, command []string) er
 	}
 	if !o.quiet {
 		// An interrupt ends the recording, not the report of it.
-		if err := a.printReport(context.WithoutCancel(ctx), cfg.Record.Dir, &o.reportFlags); err != nil && code == 0 {
+		shown := *a
+		if len(command) > 0 {
+			shown.out = a.err // standard output is the command's
+		}
+		if err := shown.printReport(context.WithoutCancel(ctx), cfg.Record.Dir, &o.reportFlags); err != nil && code == 0 {
 			return err
 		}
 	}
@@ -109,7 +113,8 @@ func (a *app) record(ctx context.Context, o *recordOptions, command []string) er
 	return nil
 }
 
-// recordConfig is an agent's configuration for one recording: no doors but the proxy, and a directory of its own.
+// recordConfig is an agent's configuration for one recording: no doors but the proxy, no ways out, and a directory of
+// its own, so that the agent of this node may run beside it.
 func (a *app) recordConfig(ctx context.Context, o *recordOptions, temp string) (agent.Config, error) {
 	cfg, err := a.load(map[string]string{"nvml.source": o.nvmlSource})
 	if err != nil {
@@ -118,15 +123,16 @@ func (a *app) recordConfig(ctx context.Context, o *recordOptions, temp string) (
 	if o.dir == "" {
 		o.dir = filepath.Join(runsDir(cfg.StateDir), time.Now().Format("2006-01-02T15-04-05"))
 	}
-	if _, err := os.Stat(filepath.Join(o.dir, "meta.json")); err == nil {
+	if holdsRecording(o.dir) {
 		return cfg, &exitStatus{exitUsage, fmt.Errorf("%s holds a recording already: name another directory with -o", o.dir)}
 	}
 	cfg.Record.Enabled, cfg.Record.Dir = true, o.dir
-	cfg.Metrics.Listen = ""
+	cfg.Metrics.Listen, cfg.OTLP.Disabled = "", true
 	cfg.Socket = filepath.Join(temp, "agent.sock") // its path must be short
-	if len(cfg.Targets) == 0 {
+	if len(cfg.Targets) == 0 || o.engine != "" {
 		cfg.Targets = a.findTarget(ctx, o)
 	}
+	cfg.Proxy.Listen, cfg.Proxy.Upstream, cfg.Proxy.Target = "", "", ""
 	if o.listen != "" {
 		if o.upstream == "" && len(cfg.Targets) > 0 {
 			o.upstream = cfg.Targets[0].EngineURL
@@ -187,7 +193,8 @@ func (a *app) during(ctx context.Context, o *recordOptions, command []string, d 
 	return code, err
 }
 
-// runChild runs the command with this process's own streams. On an interrupt it is asked to end, and waited for.
+// runChild runs the command with this process's own streams. When the end is asked for, the command is asked in the
+// same way, and waited for.
 func (a *app) runChild(ctx context.Context, command []string, d agent.Doors) (int, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.in, a.out, a.err
@@ -196,7 +203,7 @@ func (a *app) runChild(ctx context.Context, command []string, d agent.Doors) (in
 		cmd.Env = append(cmd.Env, "OPENAI_BASE_URL=http://"+loopback(d.Proxy)+"/v1", "OPENAI_API_BASE=http://"+loopback(d.Proxy)+"/v1")
 	}
 	cmd.Env = append(cmd.Env, "TPOTSCOPE_SOCKET="+d.Socket)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.Cancel = func() error { return a.askToEnd(ctx, cmd.Process) }
 	cmd.WaitDelay = 10 * time.Second
 	err := cmd.Run()
 	var exit *exec.ExitError
@@ -212,6 +219,19 @@ func (a *app) runChild(ctx context.Context, command []string, d agent.Doors) (in
 		return exitInterrupt, nil //nolint:nilerr // the interrupt is the reason, and it is in the code
 	}
 	return exitError, fmt.Errorf("run %s: %w", command[0], err)
+}
+
+// askToEnd passes on to a command why this process ends. An interrupt from the terminal has reached the command by
+// itself: another would cut short what it does about the first.
+func (a *app) askToEnd(ctx context.Context, p *os.Process) error {
+	timeUp := errors.Is(ctx.Err(), context.DeadlineExceeded)
+	if timeUp || a.env.terminated == nil || a.env.terminated() {
+		return p.Signal(syscall.SIGTERM)
+	}
+	if _, terminal := terminalOf(a.in); terminal {
+		return nil
+	}
+	return p.Signal(os.Interrupt)
 }
 
 // loopback replaces an address that means every interface with one that can be dialled.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ func findRun(stateDir, run string) (string, error) {
 	}
 	switch {
 	case name != "last" && name != "prev":
-		if slices.Contains(dirs, name) {
+		if slices.Contains(dirs, name) || name == agentRun && holdsRecording(filepath.Join(runsDir(stateDir), name)) {
 			return filepath.Join(runsDir(stateDir), name), nil
 		}
 		if near := nearest(name, dirs); near != "" {
@@ -54,7 +55,15 @@ func findRun(stateDir, run string) (string, error) {
 		len(dirs), runsDir(stateDir), name)
 }
 
-// listRuns returns the names of the recordings in dir, oldest first.
+// agentRun is the name of the agent's own recording. It is never the last one: it goes on.
+const agentRun = "agent"
+
+func holdsRecording(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "meta.json"))
+	return err == nil
+}
+
+// listRuns returns the names of the recordings in dir but for the agent's, in the order in which they began.
 func listRuns(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -69,13 +78,16 @@ func listRuns(dir string) ([]string, error) {
 	}
 	var runs []run
 	for _, e := range entries {
-		st, err := os.Stat(filepath.Join(dir, e.Name(), "meta.json"))
-		if err != nil || e.Name() == "agent" {
+		if e.Name() == agentRun || !holdsRecording(filepath.Join(dir, e.Name())) {
 			continue
 		}
-		runs = append(runs, run{e.Name(), st.ModTime()})
+		r, err := record.OpenReader(filepath.Join(dir, e.Name()))
+		if err != nil {
+			continue // what cannot be read is named by its path, and says why then
+		}
+		runs = append(runs, run{e.Name(), r.Meta().Created})
 	}
-	slices.SortFunc(runs, func(a, b run) int { return a.made.Compare(b.made) })
+	slices.SortFunc(runs, func(a, b run) int { return cmp.Or(a.made.Compare(b.made), cmp.Compare(a.name, b.name)) })
 	names := make([]string, len(runs))
 	for i, r := range runs {
 		names[i] = r.name
@@ -146,7 +158,7 @@ func buildReport(ctx context.Context, dir string, part span, cfg summary.Config,
 	if cfg.Anchor, err = firstAnchor(r); err != nil {
 		return nil, err
 	}
-	if cfg.Since, cfg.Until, err = part.resolve(dir, cfg.Anchor); err != nil {
+	if cfg.Since, cfg.Until, err = part.resolve(r, cfg.Anchor); err != nil {
 		return nil, err
 	}
 	if err := cfg.Validate(); err != nil {
@@ -178,11 +190,11 @@ func buildReport(ctx context.Context, dir string, part span, cfg summary.Config,
 }
 
 // resolve returns the bounds of the part on the recording's timeline; zero where it is open.
-func (p span) resolve(dir string, a timeline.Anchor) (timeline.Instant, timeline.Instant, error) {
+func (p span) resolve(r *record.Reader, a timeline.Anchor) (timeline.Instant, timeline.Instant, error) {
 	if p.since == "" && p.until == "" {
 		return 0, 0, nil
 	}
-	first, last, err := extent(dir)
+	first, last, err := extent(r)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -201,18 +213,11 @@ func (p span) resolve(dir string, a timeline.Anchor) (timeline.Instant, timeline
 }
 
 // extent returns the instants of the first and last reading or token of a recording.
-func extent(dir string) (timeline.Instant, timeline.Instant, error) {
-	r, err := record.OpenReader(dir)
-	if err != nil {
-		return 0, 0, err
+func extent(r *record.Reader) (timeline.Instant, timeline.Instant, error) {
+	if boots := r.Boots(); len(boots) > 0 {
+		if first, last, ok := r.Extent(boots[0]); ok {
+			return first, last, nil
+		}
 	}
-	boots := r.Boots()
-	if len(boots) == 0 {
-		return 0, 0, &exitStatus{exitEvidence, fmt.Errorf("%s is empty", dir)}
-	}
-	first, last, ok := r.Extent(boots[0])
-	if !ok {
-		return 0, 0, &exitStatus{exitEvidence, fmt.Errorf("%s is empty", dir)}
-	}
-	return first, last, nil
+	return 0, 0, &exitStatus{exitEvidence, fmt.Errorf("%s is empty", r.Dir())}
 }

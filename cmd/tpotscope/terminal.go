@@ -16,8 +16,9 @@ const defaultWidth = 100
 // terminal returns the width of standard output, and whether it is a terminal.
 func (a *app) terminal() (int, bool) { return terminalOf(a.out) }
 
-func terminalOf(w io.Writer) (int, bool) {
-	f, ok := w.(*os.File)
+// terminalOf returns the width of a stream, and whether it is a terminal.
+func terminalOf(stream any) (int, bool) {
+	f, ok := stream.(*os.File)
 	if !ok {
 		return defaultWidth, false
 	}
