@@ -228,8 +228,8 @@ func TestCountersAloneGiveABatchVerdict(t *testing.T) {
 	s := memoryBound()
 	s.seen = 0
 	c := middle(run(t, s, timeline.Target{}, 10*time.Second))
-	if c.Level != timeline.L0 || c.Verdict.Label != timeline.Memory || c.Coverage.OK() || c.Verdict.Ceiling != timeline.Medium {
-		t.Errorf("got %s, %s, ceiling %s, coverage %+v; want L0, memory, medium, unknown", c.Level, c.Verdict.Label, c.Verdict.Ceiling, c.Coverage)
+	if c.Level != timeline.L0 || c.Verdict.Label != timeline.Memory || c.Coverage.OK() || c.Verdict.Ceiling != timeline.High {
+		t.Errorf("got %s, %s, ceiling %s, coverage %+v; want L0, memory, high, unknown", c.Level, c.Verdict.Label, c.Verdict.Ceiling, c.Coverage)
 	}
 }
 

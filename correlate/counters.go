@@ -39,6 +39,7 @@ type gpuState struct {
 	eta       verdict.Eta
 	peak      float64 // bytes per second that DRAM utilisation is a part of
 	foreign   bool
+	shared    bool // several targets are tied to it, and its counters do not tell which of them they speak of
 	untrusted timeline.CounterSet
 	doubted   timeline.Instant // end of the last window that was not trusted
 

@@ -282,6 +282,7 @@ func (e *Engine) mapTargets() {
 	if e.implicit && len(e.targets) == 0 && len(e.gpus) == 1 {
 		e.addTarget(timeline.Target{})
 	}
+	users := make([]int, len(e.gpus))
 	for _, t := range e.targets {
 		t.gpus = t.gpus[:0]
 		for _, uuid := range t.spec.GPUs {
@@ -295,6 +296,14 @@ func (e *Engine) mapTargets() {
 			t.gpus = append(t.gpus, 0)
 		}
 		t.model = e.modelOf(t)
+		for _, i := range t.gpus {
+			if !t.gone {
+				users[i]++
+			}
+		}
+	}
+	for i := range e.gpus {
+		e.gpus[i].shared = users[i] > 1
 	}
 }
 

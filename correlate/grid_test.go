@@ -1,6 +1,7 @@
 package correlate_test
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"math"
@@ -12,6 +13,10 @@ import (
 	"github.com/tpotscope/tpotscope/correlate/scenario"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
+
+// full plays the whole grids, as go test -run Grid ./correlate -args -full does: the usual run plays a part of them in which
+// each value of each axis stands.
+var full = flag.Bool("full", false, "play the whole grids")
 
 func parse(t *testing.T, text string) *scenario.Timeline {
 	t.Helper()
@@ -35,6 +40,45 @@ type tally struct {
 	caps                      map[string]int
 	owned, named              int     // cells in which one roof holds 60 % of the time, and those of them that say so
 	off                       float64 // sum of the shares' distance from the truth, by memory and compute
+	confused                  map[confusion]int
+}
+
+// confusion is what held 60 % of a cell's time by its kernels, beside what is said of it.
+type confusion struct{ truth, said timeline.Label }
+
+// held returns what holds 60 % of the time by the kernels, if anything does.
+func held(s timeline.Shares) timeline.Label {
+	const most = 0.6
+	switch {
+	case s.Memory >= most:
+		return timeline.Memory
+	case s.Compute >= most:
+		return timeline.Compute
+	case s.Host >= most:
+		return timeline.Host
+	case s.Launch >= most:
+		return timeline.Launch
+	case s.Host+s.Launch >= most:
+		return timeline.HostOrLaunch
+	}
+	return "nothing"
+}
+
+// matrix writes the confusion, a row for each truth.
+func (a *tally) matrix() string {
+	var b strings.Builder
+	for _, truth := range append(timeline.Labels(), "nothing") {
+		var row []string
+		for _, said := range timeline.Labels() {
+			if n := a.confused[confusion{truth, said}]; n > 0 {
+				row = append(row, fmt.Sprintf("%s %d", said, n))
+			}
+		}
+		if len(row) > 0 {
+			fmt.Fprintf(&b, "\n\ttruth %-15s said %s", truth, strings.Join(row, ", "))
+		}
+	}
+	return b.String()
 }
 
 // take compares one cell. A label that names a roof is wrong if the other roof took more of the time.
@@ -42,6 +86,10 @@ func (a *tally) take(t *testing.T, name string, c *correlate.Cell, tr scenario.T
 	t.Helper()
 	v := &c.Verdict
 	a.cells++
+	if a.confused == nil {
+		a.confused = map[confusion]int{}
+	}
+	a.confused[confusion{held(tr.Shares), v.Label}]++
 	if !v.OK() {
 		return
 	}
@@ -97,6 +145,12 @@ func wrongLabel(l timeline.Label, s timeline.Shares) bool {
 
 func (a *tally) add(o *tally) {
 	a.cells, a.inside, a.determined, a.off = a.cells+o.cells, a.inside+o.inside, a.determined+o.determined, a.off+o.off
+	if a.confused == nil {
+		a.confused = map[confusion]int{}
+	}
+	for k, n := range o.confused {
+		a.confused[k] += n
+	}
 	for k := range a.wrong {
 		a.wrong[k] += o.wrong[k]
 		a.reach[k] += o.reach[k]
@@ -107,22 +161,23 @@ func (a *tally) share(n int) float64 { return float64(n) / float64(max(1, a.cell
 
 func TestMixedStepGrid(t *testing.T) {
 	var all tally
-	for _, machine := range []string{"h100 Llama-3.1-8B bf16", "h200 Qwen2.5-7B fp8"} {
-		for _, chunk := range []int{128, 176, 256, 512, 1024, 2048} {
-			for _, batch := range []int{8, 48, 256} {
-				for _, context := range []int{256, 2048, 8192} {
-					if batch*context < 420000 { // what the cache of one board holds
+	for i, machine := range []string{"h100 Llama-3.1-8B bf16", "h200 Qwen2.5-7B fp8"} {
+		for k, chunk := range []int{128, 176, 256, 512, 1024, 2048} {
+			for m, batch := range []int{8, 48, 256} {
+				for n, context := range []int{256, 2048, 8192} {
+					some := *full || (3*i+k+m+2*n)%6 == 0
+					if some && batch*context < 420000 { // what the cache of one board holds
 						mixedCells(t, &all, machine, chunk, batch, context)
 					}
 				}
 			}
 		}
 	}
-	t.Logf("%d mixed cells: inside the interval %.3f, determined %.3f, reach %v, wrong by reach %v; labels %v; a roof holds 60 %% in %d, named in %d; shares off by %.3f; caps %v",
+	t.Logf("%d mixed cells: inside the interval %.3f, determined %.3f, reach %v, wrong by reach %v; labels %v; a roof holds 60 %% in %d, named in %d; shares off by %.3f; caps %v%s",
 		all.cells, all.share(all.inside), all.share(all.determined), all.reach, all.wrong, all.labels, all.owned, all.named,
-		all.off/float64(all.determined), all.caps)
-	if all.cells < 500 || all.share(all.inside) < 0.95 || all.share(all.determined) < 0.60 {
-		t.Errorf("want 500 cells, 95 %% inside, 60 %% determined")
+		all.off/float64(all.determined), all.caps, all.matrix())
+	if all.cells < 100 || all.share(all.inside) < 0.95 || all.share(all.determined) < 0.60 {
+		t.Errorf("want 100 cells, 95 %% inside, 60 %% determined")
 	}
 	if wrong := all.wrong[timeline.Medium] + all.wrong[timeline.High]; all.share(wrong) > 0.01 {
 		t.Errorf("%d of %d cells name the wrong roof at medium or more, want at most 1 %%", wrong, all.cells)
@@ -173,10 +228,14 @@ func TestDecodeOnlyGrid(t *testing.T) {
 	}
 	all := map[string]*tally{}
 	var sum tally
-	for kind, engine := range engines {
+	for k, kind := range slices.Sorted(maps.Keys(engines)) {
+		engine := engines[kind]
 		all[kind] = &tally{}
-		for _, m := range models {
-			for _, batch := range []int{1, 8, 32, 192} {
+		for i, m := range models {
+			for n, batch := range []int{1, 8, 32, 192} {
+				if !*full && (k+i+n)%3 != 0 {
+					continue
+				}
 				name := fmt.Sprintf("%s, %s %s on %d, batch %d", kind, m.model, m.dtype, m.count, batch)
 				tp := ""
 				if m.count > 1 {
@@ -206,11 +265,11 @@ load streams=%d prompt=200 output=8000 0s..13s
 	for _, kind := range slices.Sorted(maps.Keys(all)) {
 		a := all[kind]
 		sum.add(a)
-		t.Logf("%s: %d cells, determined %.3f, inside %.3f, reach %v, wrong by reach %v, labels %v", kind, a.cells, a.share(a.determined), a.share(a.inside), a.reach, a.wrong, a.labels)
+		t.Logf("%s: %d cells, determined %.3f, inside %.3f, reach %v, wrong by reach %v, labels %v%s", kind, a.cells, a.share(a.determined), a.share(a.inside), a.reach, a.wrong, a.labels, a.matrix())
 	}
-	t.Logf("all: %d cells, determined %.3f, wrong by reach %v, shares off by %.3f", sum.cells, sum.share(sum.determined), sum.wrong, sum.off/float64(max(1, sum.determined)))
-	if sum.cells < 400 || sum.share(sum.determined) < 0.70 {
-		t.Errorf("want 400 cells and 70 %% determined")
+	t.Logf("all: %d cells, determined %.3f, wrong by reach %v, shares off by %.3f%s", sum.cells, sum.share(sum.determined), sum.wrong, sum.off/float64(max(1, sum.determined)), sum.matrix())
+	if sum.cells < 100 || sum.share(sum.determined) < 0.70 {
+		t.Errorf("want 100 cells and 70 %% determined")
 	}
 	if sum.share(sum.wrong[timeline.High]) > 0.005 || sum.share(sum.wrong[timeline.Medium]) > 0.03 {
 		t.Errorf("wrong by reach %v of %d, want at most 0.5 %% at high and 3 %% at medium", sum.wrong, sum.cells)

@@ -29,8 +29,10 @@ func (e *Engine) judged(c *Cell, t *target, pooled *sums, broken bool) verdict.I
 		in.ClockBoundS = t.now.clockBound            // the probe alone says that the engine decoded
 	}
 	for _, i := range t.gpus {
-		in.Foreign = in.Foreign || e.gpus[i].foreign
+		in.Foreign = in.Foreign || e.gpus[i].foreign || e.gpus[i].shared
 	}
+	// At the lowest level nobody watches the traffic, so that none of it can be missed: all counts are the engine's.
+	in.NoProbe = c.Level == timeline.L0 && !c.Coverage.OK() && c.Batch.OK() && c.OutputTokens.OK()
 	in.Gate = e.gateOf(c, t, pooled, broken)
 	if len(t.gpus) > 0 {
 		in.Eta = e.gpus[t.gpus[0]].eta
@@ -193,7 +195,7 @@ func modelled(c *Cell, t *target, in *verdict.Input) timeline.Measure {
 	if st.Decode > draftedFrom*c.Batch.Value {
 		in.Band.High *= draftHigh
 	}
-	if !c.Coverage.OK() || c.Coverage.Value < fullCoverage {
+	if !in.NoProbe && (!c.Coverage.OK() || c.Coverage.Value < fullCoverage) {
 		in.Rho = timeline.Absent("traffic coverage is below 95 %")
 	} else if c.DRAMBytes.OK() && hi > 0 {
 		in.Rho = timeline.Known(c.DRAMBytes.Value / hi)

@@ -74,8 +74,8 @@ func TestVerdictsAgreeWithTheKernels(t *testing.T) {
 		}
 		all.add(&one)
 	}
-	t.Logf("all: %d cells, determined %.3f, inside %.3f, shares off by %.3f, wrong by reach %v", all.cells, all.share(all.determined),
-		all.share(all.inside), all.off/float64(max(1, all.determined)), all.wrong)
+	t.Logf("all: %d cells, determined %.3f, inside %.3f, shares off by %.3f, wrong by reach %v%s", all.cells, all.share(all.determined),
+		all.share(all.inside), all.off/float64(max(1, all.determined)), all.wrong, all.matrix())
 	if all.cells < 500 {
 		t.Errorf("got %d cells, want 500", all.cells)
 	}

@@ -84,6 +84,7 @@ type Input struct {
 	Work     Work
 	Model    *roofline.Model // nil if the model, its format or the GPU is unknown: the byte model is silent then
 	Coverage timeline.Measure
+	NoProbe  bool              // no probe is there: all that Work holds is the engine's own count, of all traffic
 	Rho      timeline.Measure  // measured DRAM bytes over modelled ones
 	Band     timeline.Interval // where rho may lie without being a finding
 

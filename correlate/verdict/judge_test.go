@@ -51,7 +51,12 @@ func TestLabelsFollowTheirOrder(t *testing.T) {
 		{"tensor near its roof is compute", cell(0.2, 0.8, 0.95, 1), timeline.Compute},
 		{"tensor at 66 % of a calibrated roof is compute", cell(0.2, 0.66, 0.95, 1), timeline.Compute},
 		{"nothing resident a third of the time is host", cell(0.3, 0.1, 0.5, 0.65), timeline.Host},
-		{"host comes before medium memory", cell(0.62, 0.1, 0.65, 0.69), timeline.Host},
+		{"a gap of a third beside more time at the DRAM roof is memory", cell(0.62, 0.1, 0.65, 0.69), timeline.Memory},
+		{"a gap that is not the largest share is no host", cell(0.4, 0.1, 0.55, 0.65), timeline.Undetermined},
+		{"a gap close to the launch share is host or launch", cell(0.15, 0.1, 0.3, 0.6), timeline.HostOrLaunch},
+		{"a gap of twice the launch share is host", cell(0.15, 0.1, 0.3, 0.51), timeline.Host},
+		{"gaps and unfilled SMs below the threshold of each are host or launch", cell(0.2, 0.1, 0.42, 0.75), timeline.HostOrLaunch},
+		{"gaps and unfilled SMs below a half are neither", cell(0.3, 0.1, 0.55, 0.75), timeline.Undetermined},
 		{"sure memory comes before host", cell(0.76, 0.1, 0.3, 0.3), timeline.Memory},
 		{"resident and unfilled is launch", cell(0.2, 0.1, 0.3, 0.95), timeline.Launch},
 		{"resident and unfilled without graphics is host or launch", without(cell(0.2, 0.1, 0.3, 0), func(in *verdict.Input) {
@@ -99,6 +104,13 @@ func TestGatesWithhold(t *testing.T) {
 		{"nothing runs", func(in *verdict.Input) { in.Work.Running = timeline.Known(0) }, verdict.ReasonIdle},
 		{"pipeline bubble", func(in *verdict.Input) {
 			in.Pipeline, in.Graphics, in.SM, in.DRAM = 2, timeline.Known(0.5), timeline.Known(0.4), timeline.Known(0.3)
+		}, verdict.ReasonPipeline},
+		{"pipeline bubble without graphics", func(in *verdict.Input) {
+			in.Pipeline, in.Graphics, in.SM, in.DRAM = 2, timeline.Absent("not read"), timeline.Known(0.3), timeline.Known(0.2)
+		}, verdict.ReasonPipeline},
+		{"pipeline bubble in steps with prompts", func(in *verdict.Input) {
+			in.Pipeline, in.Graphics, in.SM, in.DRAM = 2, timeline.Known(0.3), timeline.Known(0.2), timeline.Known(0.1)
+			in.Work.Prompt = timeline.Known(500)
 		}, verdict.ReasonPipeline},
 		{"idle rank", func(in *verdict.Input) {
 			in.IdleRank, in.Graphics, in.SM, in.DRAM = true, timeline.Known(0.5), timeline.Known(0.4), timeline.Known(0.3)
@@ -284,6 +296,51 @@ func TestCountersAloneProveARoofInAMixedCell(t *testing.T) {
 	}
 }
 
+func TestWaitsAreNamedInAMixedCell(t *testing.T) {
+	tests := []struct {
+		name       string
+		d, c, s, g float64
+		want       timeline.Label
+	}{
+		{"no kernel resident four fifths of the time is host", 0.1, 0.03, 0.15, 0.17, timeline.Host},
+		{"half of the time is not enough", 0.3, 0.1, 0.45, 0.55, timeline.Mixed},
+		{"resident and unfilled is launch", 0.2, 0.1, 0.3, 0.95, timeline.Launch},
+		{"gaps and unfilled SMs together are host or launch", 0.2, 0.1, 0.3, 0.6, timeline.HostOrLaunch},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			in := cell(tt.d, tt.c, tt.s, tt.g)
+			in.Work.Prompt = timeline.Known(500)
+			if got := verdict.Judge(&in); got.Label != tt.want || got.Ceiling != timeline.Medium {
+				t.Errorf("got %s (%s), ceiling %s, want %s, medium; shares %+v", got.Label, got.Reason, got.Ceiling, tt.want, got.Shares)
+			}
+			run := verdict.Run(timed(30, func(int) verdict.Input { return in }))
+			if run.Label != tt.want || run.Confidence != timeline.Medium {
+				t.Errorf("thirty such cells: got %s %s (%v), want %s medium", run.Label, run.Confidence, run.Caps, tt.want)
+			}
+		})
+	}
+	in := cell(0.1, 0.03, 0.15, 0.17)
+	in.Work.Prompt = timeline.Known(500)
+	in.Graphics = timeline.Absent("not read")
+	if got := verdict.Judge(&in); got.Label != timeline.HostOrLaunch {
+		t.Errorf("without graphics activity: got %s, want host_or_launch", got.Label)
+	}
+	in.Work.Prompt = timeline.Absent("not told")
+	if got := verdict.Judge(&in); got.Label != timeline.HostOrLaunch || got.Ceiling != timeline.Low {
+		t.Errorf("a gap needs no count of prompts: got %s, ceiling %s, want host_or_launch, low", got.Label, got.Ceiling)
+	}
+}
+
+func TestAWaitThatHardlyExceedsTheRoofsIsNotSure(t *testing.T) {
+	for gap, want := range map[float64]timeline.Confidence{0.45: timeline.Medium, 0.6: timeline.High} {
+		in := cell(0.95-gap-0.05, 0.05, 0.95-gap, 1-gap)
+		if got := verdict.Judge(&in); got.Label != timeline.Host || got.Ceiling != want {
+			t.Errorf("gap %v: got %s, ceiling %s (%v), want host, %s", gap, got.Label, got.Ceiling, got.Caps, want)
+		}
+	}
+}
+
 func model(t *testing.T) *roofline.Model {
 	t.Helper()
 	spec, err := hardware.LookupModel("Llama-3.1-8B")
@@ -299,100 +356,6 @@ func model(t *testing.T) *roofline.Model {
 		t.Fatal(err)
 	}
 	return m
-}
-
-// timed repeats judged cells, a second each.
-func timed(n int, f func(i int) verdict.Input) []verdict.Timed {
-	out := make([]verdict.Timed, n)
-	for i := range out {
-		in := f(i)
-		at := timeline.Instant(1e12).Add(time.Duration(i) * time.Second)
-		out[i] = verdict.Timed{Verdict: verdict.Judge(&in), Over: timeline.Span{Start: at, End: at.Add(time.Second)}}
-	}
-	return out
-}
-
-func TestConfidenceBelongsToARun(t *testing.T) {
-	rng := rand.New(rand.NewPCG(5, 6))
-	noisy := func(d, sigma float64) func(int) verdict.Input {
-		return func(int) verdict.Input { return cell(d+sigma*rng.NormFloat64(), 0.1, 0.95, 1) }
-	}
-	tests := []struct {
-		name  string
-		cells []verdict.Timed
-		label timeline.Label
-		want  timeline.Confidence
-	}{
-		{"thirty steady cells are high", timed(30, noisy(0.9, 0.02)), timeline.Memory, timeline.High},
-		{"nine cells are low", timed(9, noisy(0.9, 0.02)), timeline.Memory, timeline.Low},
-		{"across a threshold it is medium", timed(30, noisy(0.75, 0.06)), timeline.Memory, timeline.Medium},
-		{"between 60 and 75 % it is medium", timed(30, noisy(0.68, 0.01)), timeline.Memory, timeline.Medium},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got := verdict.Run(tt.cells)
-			if got.Label != tt.label || got.Confidence != tt.want {
-				t.Errorf("got %s %s (%v, CI %+v), want %s %s", got.Label, got.Confidence, got.Caps, got.CI, tt.label, tt.want)
-			}
-			if diff := cmp.Diff(got, verdict.Run(tt.cells)); diff != "" {
-				t.Errorf("the same cells gave two verdicts:\n%s", diff)
-			}
-			if short := len(tt.cells) < 10; short != (got.CI == timeline.Interval{}) {
-				t.Errorf("interval %+v over %d cells", got.CI, len(tt.cells))
-			}
-		})
-	}
-}
-
-func TestHighNeedsAllItsEvidence(t *testing.T) {
-	tests := []struct {
-		name string
-		in   func(in *verdict.Input)
-	}{
-		{"unknown coverage", func(in *verdict.Input) { in.Coverage = timeline.Absent("no probe") }},
-		{"half the traffic seen", func(in *verdict.Input) { in.Coverage = timeline.Known(0.5) }},
-		{"assumed bandwidth", func(in *verdict.Input) { in.Eta.BandwidthOrigin = verdict.OriginAssumed }},
-		{"bytes outside their band", func(in *verdict.Input) {
-			in.Rho, in.Band = timeline.Known(1.6), timeline.Interval{Low: 0.9, High: 1.25}
-		}},
-		{"ranks that may wait", func(in *verdict.Input) { in.Parallel, in.DRAM = 2, timeline.Known(0.82) }},
-		{"coalesced tokens", func(in *verdict.Input) { in.Coalesced = true }},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got := verdict.Run(timed(30, func(int) verdict.Input { return without(cell(0.9, 0.1, 0.95, 1), tt.in) }))
-			if got.Label != timeline.Memory || got.Confidence != timeline.Medium || len(got.Caps) == 0 {
-				t.Errorf("got %s %s (%v), want memory, medium, and why", got.Label, got.Confidence, got.Caps)
-			}
-		})
-	}
-}
-
-func TestARunOfDifferentCellsIsMixed(t *testing.T) {
-	got := verdict.Run(timed(40, func(i int) verdict.Input {
-		if i%2 == 0 {
-			return cell(0.9, 0.1, 0.95, 1)
-		}
-		return cell(0.1, 0.05, 0.2, 0.3)
-	}))
-	if got.Label != timeline.Mixed || got.Confidence != timeline.Low {
-		t.Errorf("got %s %s, want mixed low", got.Label, got.Confidence)
-	}
-	if s := got.Shares.Sum(); math.Abs(s-1) > 1e-9 {
-		t.Errorf("shares sum to %v", s)
-	}
-}
-
-func TestARunWithoutVerdictsSaysWhy(t *testing.T) {
-	got := verdict.Run(timed(5, func(int) verdict.Input {
-		return without(cell(0.9, 0.1, 0.95, 1), func(in *verdict.Input) { in.Windows = 1 })
-	}))
-	if got.Label != timeline.Undetermined || got.Reason != verdict.ReasonWindows {
-		t.Errorf("got %s (%s), want undetermined (%s)", got.Label, got.Reason, verdict.ReasonWindows)
-	}
-	if got := verdict.Run(nil); got.Label != timeline.Undetermined || got.Reason != verdict.ReasonNoCells {
-		t.Errorf("no cells: got %s (%s)", got.Label, got.Reason)
-	}
 }
 
 func BenchmarkJudge(b *testing.B) {

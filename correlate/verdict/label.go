@@ -17,7 +17,9 @@ const (
 	roofMargin      = 0.15
 	likelyMargin    = 0.20
 	mixedRoof       = 0.60
+	mixedWait       = 0.60
 	hostGap         = 0.30
+	hostOverSmall   = 2.0 // times the launch share: closer together, averages do not tell which of the two it was
 	launchSmall     = 0.40
 	launchResident  = 0.85
 	hostOrLaunchGap = 0.50
@@ -37,7 +39,7 @@ type rung struct {
 // ladder walks the labels in their fixed order; the first match wins.
 func ladder(in *Input, p part, at point, v *Verdict) rung {
 	if v.Mixed {
-		return mixedRung(in, at, v)
+		return mixedRung(in, p, at, v)
 	}
 	sh := v.Shares
 	computeMin := computeAssumed
@@ -77,47 +79,100 @@ func waitRung(in *Input, p part, sh timeline.Shares, v *Verdict) (rung, bool) {
 			}
 		}
 	}
-	if !p.hasS {
-		return rung{}, false
-	}
-	if !p.hasG {
-		if sh.Host >= hostOrLaunchGap {
-			return rung{label: timeline.HostOrLaunch, reason: fmt.Sprintf("SMs idle %.0f %% of the time", 100*sh.Host), ceiling: timeline.High}, true
-		}
-		return rung{}, false
-	}
-	if sh.Host >= hostGap {
-		switch {
-		case in.Pipeline > 1:
-			return rung{label: timeline.Undetermined, reason: ReasonPipeline}, true
-		case in.IdleRank:
-			return rung{label: timeline.Undetermined, reason: ReasonIdleRank}, true
-		}
-		return rung{label: timeline.Host, reason: fmt.Sprintf("no kernel resident %.0f %% of the time", 100*sh.Host), ceiling: timeline.High}, true
-	}
-	if sh.Launch >= launchSmall && p.g >= launchResident {
-		return rung{label: timeline.Launch, reason: fmt.Sprintf("kernels resident, SMs unfilled %.0f %% of the time", 100*sh.Launch), ceiling: timeline.High}, true
-	}
-	return rung{}, false
+	label, why := decodeWait(p, sh)
+	return waited(in, label, why)
 }
 
-// mixedRung labels a cell in which prompt work shared the steps, by the least time at each roof: of the ways in which
-// prompt work may have been spread, or, without the model, what the counters alone prove.
-func mixedRung(in *Input, at point, v *Verdict) rung {
-	if !in.Work.Prompt.OK() {
-		return rung{timeline.Mixed, "prompt tokens are not counted", timeline.Low, "prompt tokens are not counted"}
+// decodeWait tells whether the host or the launches held a cell that only decoded, and how that shows. The GPU waits
+// for its host only where nothing takes more of the time: steps that stream weights for half of it and wait for a third
+// are bound by neither. Kernels launched one by one leave two traces that averages cannot part, SMs unfilled at their
+// edges and gaps in which none is resident, and so does a slow host that launches late; only where one trace is clearly
+// the greater does it name its cause. Without the activity of the graphics engine both lie in the host's share.
+func decodeWait(p part, sh timeline.Shares) (timeline.Label, string) {
+	gap, small := sh.Host, sh.Launch
+	most := max(sh.Memory, sh.Compute, sh.Other)
+	switch {
+	case p.hasG && gap >= hostGap && gap >= most && gap >= hostOverSmall*small:
+		return timeline.Host, hostReason(gap)
+	case p.hasG && small >= launchSmall && p.g >= launchResident && small >= max(most, gap):
+		return timeline.Launch, launchReason(small)
+	case p.hasS && gap+small >= hostOrLaunchGap && gap+small > sh.Memory+sh.Compute:
+		return timeline.HostOrLaunch, eitherReason(p, gap, small)
+	}
+	return "", ""
+}
+
+// mixedWaits tells the same of a cell whose steps carry prompt work. Time in which no kernel was resident needs no model
+// of what prompts cost, so that it is named as soon as it is most of the cell, and by the same part as the roofs.
+func mixedWaits(p part, sh timeline.Shares) (timeline.Label, string) {
+	switch {
+	case p.hasG && sh.Host >= mixedWait:
+		return timeline.Host, hostReason(sh.Host)
+	case p.hasG && sh.Launch >= mixedWait:
+		return timeline.Launch, launchReason(sh.Launch)
+	case p.hasS && sh.Host+sh.Launch >= mixedWait:
+		return timeline.HostOrLaunch, eitherReason(p, sh.Host, sh.Launch)
+	}
+	return "", ""
+}
+
+// waited makes a rung of a label of waiting. A bubble of the pipeline and a rank without work leave the same gaps as a
+// slow host does, with and without the counter that parts gaps from launches.
+func waited(in *Input, label timeline.Label, why string) (rung, bool) {
+	switch {
+	case label == "":
+		return rung{}, false
+	case label != timeline.Launch && in.Pipeline > 1:
+		return rung{label: timeline.Undetermined, reason: ReasonPipeline}, true
+	case label != timeline.Launch && in.IdleRank:
+		return rung{label: timeline.Undetermined, reason: ReasonIdleRank}, true
+	}
+	return rung{label: label, reason: why, ceiling: timeline.High}, true
+}
+
+func hostReason(gap float64) string {
+	return fmt.Sprintf("no kernel resident %.0f %% of the time", 100*gap)
+}
+
+func launchReason(small float64) string {
+	return fmt.Sprintf("kernels resident, SMs unfilled %.0f %% of the time", 100*small)
+}
+
+func eitherReason(p part, gap, small float64) string {
+	if !p.hasG {
+		return fmt.Sprintf("SMs idle %.0f %% of the time; without graphics activity host and launch are not told apart", 100*(gap+small))
+	}
+	return fmt.Sprintf("no kernel resident %.0f %% of the time, SMs unfilled another %.0f %%", 100*gap, 100*small)
+}
+
+// mixedRung labels a cell in which prompt work shared the steps: by the least time at each roof, of the ways in which
+// prompt work may have been spread, or, without the model, what the counters alone prove; else by what the GPU waited
+// for.
+func mixedRung(in *Input, p part, at point, v *Verdict) rung {
+	most, why := timeline.Medium, "prompt work shares the steps"
+	counted := in.Work.Prompt.OK()
+	if !counted {
+		most, why = timeline.Low, "prompt tokens are not counted"
 	}
 	m, c := at.low.memory, at.low.compute
 	switch {
-	case m >= mixedRoof:
-		return rung{timeline.Memory, fmt.Sprintf("steps with prompt work, memory-limited %.0f %% of the time", 100*m), timeline.Medium, "prompt work shares the steps"}
-	case c >= mixedRoof:
-		return rung{timeline.Compute, fmt.Sprintf("steps with prompt work, compute-limited %.0f %% of the time", 100*c), timeline.Medium, "prompt work shares the steps"}
+	case counted && m >= mixedRoof:
+		return rung{timeline.Memory, fmt.Sprintf("steps with prompt work, memory-limited %.0f %% of the time", 100*m), most, why}
+	case counted && c >= mixedRoof:
+		return rung{timeline.Compute, fmt.Sprintf("steps with prompt work, compute-limited %.0f %% of the time", 100*c), most, why}
 	}
-	return rung{timeline.Mixed, mixedReason(v.Shares), timeline.Medium, "prompt work shares the steps"}
+	label, reason := mixedWaits(p, v.Shares)
+	if r, ok := waited(in, label, reason); ok {
+		r.ceiling, r.why = most, why
+		return r
+	}
+	if !counted {
+		return rung{timeline.Mixed, why, most, why}
+	}
+	return rung{timeline.Mixed, mixedReason(v.Shares), most, why}
 }
 
-// mixedReason names what took most of a mixed cell that neither roof holds.
+// mixedReason names what took most of a mixed cell that nothing holds.
 func mixedReason(s timeline.Shares) string {
 	names := []string{"memory", "compute", "launch", "host", "neither roof"}
 	values := []float64{s.Memory, s.Compute, s.Launch, s.Host, s.Other}

@@ -26,12 +26,12 @@ type Timed struct {
 }
 
 // Run says what bounded a run of cells, which stand in order of time. Its label is the one that holds at least 60 % of
-// the determined time, else mixed. Its shares are weighted by time. Its confidence rests on intervals of the deciding
-// quantities over all cells of the label's kind, whatever their own label, so that choosing by label does not make the
+// the determined time, else mixed. Its shares are means over the time that was split into shares. Its confidence rests
+// on intervals of the deciding quantities over all cells of the label's kind, whatever their own label, so that choosing by label does not make the
 // run look surer than it is: by moving blocks of at least a second, none of fewer than ten. The random draws are seeded
 // from the cells, so that the same cells give the same verdict.
 func Run(cells []Timed) Verdict {
-	var all, sure float64
+	var all, sure, placed float64
 	var out Verdict
 	byLabel := map[timeline.Label]float64{}
 	for i := range cells {
@@ -44,20 +44,25 @@ func Run(cells []Timed) Verdict {
 				out.Overlays = append(out.Overlays, o)
 			}
 		}
-		if !c.Verdict.OK() {
+		if c.Verdict.OK() {
+			sure += sec
+		}
+		if !c.Verdict.Placed() {
 			continue
 		}
-		sure += sec
+		placed += sec
 		out.Shares = out.Shares.Add(c.Verdict.Shares, sec)
 		out.D, out.C = out.D+sec*c.Verdict.D, out.C+sec*c.Verdict.C
 		out.Roof.Low, out.Roof.High = out.Roof.Low+sec*c.Verdict.Roof.Low, out.Roof.High+sec*c.Verdict.Roof.High
 	}
+	if placed > 0 {
+		out.Shares = out.Shares.Scale(1 / placed)
+		out.D, out.C, out.Roof.Low, out.Roof.High = out.D/placed, out.C/placed, out.Roof.Low/placed, out.Roof.High/placed
+	}
 	if sure <= 0 || sure < determined*all {
 		return undecided(cells, out)
 	}
-	out.Shares = out.Shares.Scale(1 / sure)
-	out.D, out.C, out.Roof.Low, out.Roof.High = out.D/sure, out.C/sure, out.Roof.Low/sure, out.Roof.High/sure
-	out.Label, out.Reason = timeline.Mixed, "no label holds 60 % of the time"
+	out.Label, out.Reason = timeline.Mixed, ReasonChanging
 	for _, l := range timeline.Labels() {
 		if l != timeline.Undetermined && byLabel[l] >= dominant*sure {
 			out.Label, out.Reason = l, reasonOf(cells, l)
@@ -67,10 +72,10 @@ func Run(cells []Timed) Verdict {
 	return out
 }
 
-// undecided is the verdict of a run without enough determined time: the reason that took longest.
-func undecided(cells []Timed, out Verdict) Verdict {
-	v := withheld(ReasonNoCells)
-	v.Overlays = out.Overlays
+// undecided is the verdict of a run without enough determined time: the reason that took longest, beside the shares of
+// what could be split.
+func undecided(cells []Timed, v Verdict) Verdict {
+	v.Label, v.Reason = timeline.Undetermined, ReasonNoCells
 	byReason := map[string]time.Duration{}
 	var longest time.Duration
 	for i := range cells {
@@ -98,9 +103,9 @@ func reasonOf(cells []Timed, l timeline.Label) string {
 
 // judgeRun sets confidence, interval and what held the confidence down.
 func judgeRun(cells []Timed, out *Verdict) {
-	kind, rank := like(cells, out.Label)
-	out.Rank = rank
-	out.Ceiling, out.Mixed = reach(kind, out.Label)
+	var kind []Timed
+	kind, out.Mixed, out.Rank = like(cells, out.Label)
+	out.Ceiling = reach(kind, out.Label)
 	for _, c := range kind {
 		if c.Verdict.Label != out.Label || c.Verdict.Ceiling > out.Ceiling {
 			continue
@@ -111,23 +116,21 @@ func judgeRun(cells []Timed, out *Verdict) {
 			}
 		}
 	}
-	if out.Label == timeline.Mixed && !out.Mixed {
-		out.cap(timeline.Low, "no label holds 60 % of the time")
+	if out.Reason == ReasonChanging {
+		out.cap(timeline.Low, ReasonChanging)
 	}
 	out.Confidence = min(out.Ceiling, intervalConfidence(kind, out))
 }
 
-// reach returns the most that enough of the cells with that label can reach, and whether prompt work shared any.
-func reach(cells []Timed, l timeline.Label) (timeline.Confidence, bool) {
+// reach returns the most that enough of the cells with that label can reach.
+func reach(cells []Timed, l timeline.Label) timeline.Confidence {
 	var all float64
-	var mixed bool
 	var could [timeline.High + 1]float64 // time of cells that could reach each confidence
 	for i := range cells {
 		v := &cells[i].Verdict
 		if v.Label != l {
 			continue
 		}
-		mixed = mixed || v.Mixed
 		sec := cells[i].Over.Duration().Seconds()
 		all += sec
 		for k := timeline.Low; k <= v.Ceiling; k++ {
@@ -140,7 +143,7 @@ func reach(cells []Timed, l timeline.Label) (timeline.Confidence, bool) {
 			ceiling = k
 		}
 	}
-	return ceiling, mixed
+	return ceiling
 }
 
 // reachPart is the part of a run's time whose cells must each be able to reach a confidence for the run to have it: a
@@ -150,9 +153,10 @@ const reachPart = 0.8
 // maxCaps bounds the clauses of a run: cells word theirs with their own numbers.
 const maxCaps = 8
 
-// like returns the determined cells of the kind that the label speaks of, decode-only or mixed, and the rank that all
-// of them wait for, if it is the same.
-func like(cells []Timed, l timeline.Label) ([]Timed, string) {
+// like returns the cells of the kind that holds most of the label's time, decode-only or mixed, which of the two that
+// is, and the rank that all of them wait for, if it is the same. A cell in which no share was large enough for a label
+// is of a kind too: without it a run would look surer than it is.
+func like(cells []Timed, l timeline.Label) ([]Timed, bool, string) {
 	var mixed, plain float64
 	for _, c := range cells {
 		if c.Verdict.Label != l {
@@ -168,7 +172,7 @@ func like(cells []Timed, l timeline.Label) ([]Timed, string) {
 	var rank string
 	same := true
 	for _, c := range cells {
-		if !c.Verdict.OK() || c.Verdict.Mixed != (mixed > plain) {
+		if !c.Verdict.Placed() || c.Verdict.Mixed != (mixed > plain) {
 			continue
 		}
 		out = append(out, c)
@@ -180,7 +184,7 @@ func like(cells []Timed, l timeline.Label) ([]Timed, string) {
 	if !same {
 		rank = ""
 	}
-	return out, rank
+	return out, mixed > plain, rank
 }
 
 // bound is a quantity that must lie above a threshold for the label to hold.
@@ -195,30 +199,19 @@ func bounds(l timeline.Label, mixed bool) (high, medium []bound) {
 	c := func(v *Verdict) float64 { return v.C }
 	dc := func(v *Verdict) float64 { return v.D - v.C }
 	cd := func(v *Verdict) float64 { return v.C - v.D }
-	memory := func(v *Verdict) float64 { return v.Shares.Memory }
-	compute := func(v *Verdict) float64 { return v.Shares.Compute }
 	switch {
-	case mixed && l == timeline.Memory:
-		return nil, []bound{{memory, mixedRoof}}
-	case mixed && l == timeline.Compute:
-		return nil, []bound{{compute, mixedRoof}}
+	case mixed:
+		return nil, mixedBounds(l)
+	case l == timeline.Mixed: // cells of several labels: nothing that could be bounded
+		return nil, nil
 	}
 	switch l {
-	case timeline.Mixed:
-		return nil, []bound{{func(v *Verdict) float64 { return 1 - v.Shares.Memory }, 1 - mixedRoof}, {func(v *Verdict) float64 { return 1 - v.Shares.Compute }, 1 - mixedRoof}}
 	case timeline.Memory:
 		return []bound{{d, memorySure}, {dc, roofMargin}}, []bound{{d, memoryLikely}, {dc, roofMargin}}
 	case timeline.Compute:
 		return []bound{{c, computeSure}, {cd, roofMargin}}, []bound{{c, computeLikely}, {cd, roofMargin}}
-	case timeline.Host:
-		b := []bound{{func(v *Verdict) float64 { return v.Shares.Host }, hostGap}}
-		return b, b
-	case timeline.Launch:
-		b := []bound{{func(v *Verdict) float64 { return v.Shares.Launch }, launchSmall}}
-		return b, b
-	case timeline.HostOrLaunch:
-		b := []bound{{func(v *Verdict) float64 { return v.Shares.Host + v.Shares.Launch }, hostOrLaunchGap}}
-		return b, b
+	case timeline.Host, timeline.Launch, timeline.HostOrLaunch:
+		return append(waitBounds(l), bound{overRoofs(l), roofMargin}), append(waitBounds(l), bound{overRoofs(l), 0})
 	case timeline.Balanced:
 		b := []bound{{d, bothRoofs}, {c, bothRoofs}}
 		return b, b
@@ -231,9 +224,71 @@ func bounds(l timeline.Label, mixed bool) (high, medium []bound) {
 	case timeline.Communication:
 		b := []bound{{func(v *Verdict) float64 { return 1 - v.D }, waitsLikely}}
 		return b, b
-	case timeline.Undetermined:
+	case timeline.Mixed, timeline.Undetermined:
 	}
 	return nil, nil
+}
+
+func hostShare(v *Verdict) float64   { return v.Shares.Host }
+func launchShare(v *Verdict) float64 { return v.Shares.Launch }
+func waitShare(v *Verdict) float64   { return v.Shares.Host + v.Shares.Launch }
+
+// overRoofs is by how much what the label names exceeds the time at the roofs.
+func overRoofs(l timeline.Label) func(v *Verdict) float64 {
+	return func(v *Verdict) float64 {
+		named := waitShare(v)
+		switch l { //nolint:exhaustive // of the labels of waiting
+		case timeline.Host:
+			named = v.Shares.Host
+		case timeline.Launch:
+			named = v.Shares.Launch
+		}
+		return named - v.Shares.Memory - v.Shares.Compute
+	}
+}
+
+// waitBounds lists what decides a label of waiting, beside the roofs.
+func waitBounds(l timeline.Label) []bound {
+	switch l { //nolint:exhaustive // of the labels of waiting
+	case timeline.Host:
+		return []bound{
+			{hostShare, hostGap},
+			{func(v *Verdict) float64 { return v.Shares.Host - hostOverSmall*v.Shares.Launch }, 0},
+			{func(v *Verdict) float64 { return v.Shares.Host - v.Shares.Other }, 0},
+		}
+	case timeline.Launch:
+		return []bound{
+			{launchShare, launchSmall},
+			{func(v *Verdict) float64 { return 1 - v.Shares.Host }, launchResident},
+			{func(v *Verdict) float64 { return v.Shares.Launch - v.Shares.Other }, 0},
+		}
+	}
+	return []bound{{waitShare, hostOrLaunchGap}}
+}
+
+// mixedBounds lists what decides a label at medium confidence in a run whose steps carry prompt work. That nothing
+// holds such a run is shown by what each share leaves.
+func mixedBounds(l timeline.Label) []bound {
+	memory := func(v *Verdict) float64 { return v.Shares.Memory }
+	compute := func(v *Verdict) float64 { return v.Shares.Compute }
+	switch l { //nolint:exhaustive // the ladder gives mixed cells no other label that an interval could hold
+	case timeline.Memory:
+		return []bound{{memory, mixedRoof}}
+	case timeline.Compute:
+		return []bound{{compute, mixedRoof}}
+	case timeline.Host:
+		return []bound{{hostShare, mixedWait}}
+	case timeline.Launch:
+		return []bound{{launchShare, mixedWait}}
+	case timeline.HostOrLaunch:
+		return []bound{{waitShare, mixedWait}}
+	case timeline.Mixed:
+		rest := func(of func(*Verdict) float64) func(*Verdict) float64 {
+			return func(v *Verdict) float64 { return 1 - of(v) }
+		}
+		return []bound{{rest(memory), 1 - mixedRoof}, {rest(compute), 1 - mixedRoof}, {rest(waitShare), 1 - mixedWait}}
+	}
+	return nil
 }
 
 // intervalConfidence returns what the intervals of the deciding quantities allow.

@@ -6,10 +6,138 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/correlate/verdict"
 )
+
+// timed repeats judged cells, a second each.
+func timed(n int, f func(i int) verdict.Input) []verdict.Timed {
+	out := make([]verdict.Timed, n)
+	for i := range out {
+		in := f(i)
+		at := timeline.Instant(1e12).Add(time.Duration(i) * time.Second)
+		out[i] = verdict.Timed{Verdict: verdict.Judge(&in), Over: timeline.Span{Start: at, End: at.Add(time.Second)}}
+	}
+	return out
+}
+
+func TestConfidenceBelongsToARun(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	noisy := func(d, sigma float64) func(int) verdict.Input {
+		return func(int) verdict.Input { return cell(d+sigma*rng.NormFloat64(), 0.1, 0.95, 1) }
+	}
+	tests := []struct {
+		name  string
+		cells []verdict.Timed
+		label timeline.Label
+		want  timeline.Confidence
+	}{
+		{"thirty steady cells are high", timed(30, noisy(0.9, 0.02)), timeline.Memory, timeline.High},
+		{"nine cells are low", timed(9, noisy(0.9, 0.02)), timeline.Memory, timeline.Low},
+		{"across a threshold it is medium", timed(30, noisy(0.75, 0.06)), timeline.Memory, timeline.Medium},
+		{"between 60 and 75 % it is medium", timed(30, noisy(0.68, 0.01)), timeline.Memory, timeline.Medium},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := verdict.Run(tt.cells)
+			if got.Label != tt.label || got.Confidence != tt.want {
+				t.Errorf("got %s %s (%v, CI %+v), want %s %s", got.Label, got.Confidence, got.Caps, got.CI, tt.label, tt.want)
+			}
+			if diff := cmp.Diff(got, verdict.Run(tt.cells)); diff != "" {
+				t.Errorf("the same cells gave two verdicts:\n%s", diff)
+			}
+			if short := len(tt.cells) < 10; short != (got.CI == timeline.Interval{}) {
+				t.Errorf("interval %+v over %d cells", got.CI, len(tt.cells))
+			}
+		})
+	}
+}
+
+func TestHighNeedsAllItsEvidence(t *testing.T) {
+	tests := []struct {
+		name string
+		in   func(in *verdict.Input)
+	}{
+		{"unknown coverage", func(in *verdict.Input) { in.Coverage = timeline.Absent("the engine tells no output tokens") }},
+		{"half the traffic seen", func(in *verdict.Input) { in.Coverage = timeline.Known(0.5) }},
+		{"assumed bandwidth", func(in *verdict.Input) { in.Eta.BandwidthOrigin = verdict.OriginAssumed }},
+		{"bytes outside their band", func(in *verdict.Input) {
+			in.Rho, in.Band = timeline.Known(1.6), timeline.Interval{Low: 0.9, High: 1.25}
+		}},
+		{"ranks that may wait", func(in *verdict.Input) { in.Parallel, in.DRAM = 2, timeline.Known(0.82) }},
+		{"coalesced tokens", func(in *verdict.Input) { in.Coalesced = true }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := verdict.Run(timed(30, func(int) verdict.Input { return without(cell(0.9, 0.1, 0.95, 1), tt.in) }))
+			if got.Label != timeline.Memory || got.Confidence != timeline.Medium || len(got.Caps) == 0 {
+				t.Errorf("got %s %s (%v), want memory, medium, and why", got.Label, got.Confidence, got.Caps)
+			}
+		})
+	}
+}
+
+func TestARunOfDifferentCellsIsMixed(t *testing.T) {
+	got := verdict.Run(timed(40, func(i int) verdict.Input {
+		if i%2 == 0 {
+			return cell(0.9, 0.1, 0.95, 1)
+		}
+		return cell(0.1, 0.05, 0.2, 0.3)
+	}))
+	if got.Label != timeline.Mixed || got.Confidence != timeline.Low {
+		t.Errorf("got %s %s, want mixed low", got.Label, got.Confidence)
+	}
+	if s := got.Shares.Sum(); math.Abs(s-1) > 1e-9 {
+		t.Errorf("shares sum to %v", s)
+	}
+}
+
+func TestARunWithoutVerdictsSaysWhy(t *testing.T) {
+	got := verdict.Run(timed(5, func(int) verdict.Input {
+		return without(cell(0.9, 0.1, 0.95, 1), func(in *verdict.Input) { in.Windows = 1 })
+	}))
+	if got.Label != timeline.Undetermined || got.Reason != verdict.ReasonWindows {
+		t.Errorf("got %s (%s), want undetermined (%s)", got.Label, got.Reason, verdict.ReasonWindows)
+	}
+	if got := verdict.Run(nil); got.Label != timeline.Undetermined || got.Reason != verdict.ReasonNoCells {
+		t.Errorf("no cells: got %s (%s)", got.Label, got.Reason)
+	}
+}
+
+func TestWithoutAProbeNoPartOfTheTrafficIsMissing(t *testing.T) {
+	got := verdict.Run(timed(30, func(int) verdict.Input {
+		return without(cell(0.9, 0.1, 0.95, 1), func(in *verdict.Input) {
+			in.Coverage, in.NoProbe = timeline.Absent("no probe"), true
+		})
+	}))
+	if got.Label != timeline.Memory || got.Confidence != timeline.High {
+		t.Errorf("got %s %s (%v), want memory high", got.Label, got.Confidence, got.Caps)
+	}
+}
+
+func TestAFewCellsWithPromptsDoNotHoldARunDown(t *testing.T) {
+	got := verdict.Run(timed(40, func(i int) verdict.Input {
+		in := cell(0.9, 0.1, 0.95, 1)
+		if i%20 == 7 {
+			in.Work.Prompt = timeline.Known(500)
+		}
+		return in
+	}))
+	if got.Label != timeline.Memory || got.Confidence != timeline.High || got.Mixed {
+		t.Errorf("got %s %s (%v), mixed %v, want memory, high, not mixed", got.Label, got.Confidence, got.Caps, got.Mixed)
+	}
+}
+
+func TestARunWithoutADominantShareKeepsItsShares(t *testing.T) {
+	got := verdict.Run(timed(20, func(int) verdict.Input { return cell(0.4, 0.1, 0.55, 0.65) }))
+	if got.Label != timeline.Undetermined || got.Reason != verdict.ReasonNoShare || math.Abs(got.Shares.Host-0.35) > 1e-9 || math.Abs(got.Shares.Sum()-1) > 1e-9 {
+		t.Errorf("got %s (%s), shares %+v", got.Label, got.Reason, got.Shares)
+	}
+}
 
 // windows draws n values of an autoregression with mean 0.8, as windows of a tenth of a second, and returns the means of
 // each ten: what cells see.

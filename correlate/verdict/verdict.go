@@ -27,6 +27,12 @@ type Verdict struct {
 // OK reports whether the verdict is determined.
 func (v *Verdict) OK() bool { return v.Label != "" && v.Label != timeline.Undetermined }
 
+// Placed reports whether the time was split into shares, also where none of them is large enough for a label.
+func (v *Verdict) Placed() bool { return v.Shares.Sum() > 0.5 }
+
+// ReasonChanging is why a run is mixed whose cells differ, as opposed to one whose steps carry prompts.
+const ReasonChanging = "no label holds 60 % of the time"
+
 // Why a label is withheld.
 const (
 	ReasonNoMapping  = "no gpu mapping"
