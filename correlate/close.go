@@ -14,12 +14,20 @@ import (
 type scratch struct {
 	events []timeline.TokenEvent
 	perGPU []sums
+	judged []judged
+}
+
+// judged is one target's cell before it is told.
+type judged struct {
+	cell   Cell
+	pooled *sums
+	busy   bool
 }
 
 // always holds every window.
 var always = timeline.Span{Start: math.MinInt64, End: math.MaxInt64}
 
-// maxEmpty is how many cells without anything come out before the engine skips to the next data.
+// maxEmpty is how many cells without anything of a target come out while there is something of others.
 const maxEmpty = 5
 
 // Advance closes, in order, every cell that ends at or before upTo and appends it to dst, and after each cell the phases
@@ -53,7 +61,7 @@ func (e *Engine) Flush(dst *Output) {
 	if e.last == 0 {
 		return
 	}
-	end := e.cellStart(e.index(e.last - 1)).Add(e.cfg.Cell)
+	end := e.cellStart(e.index(max(e.first, e.last-1))).Add(e.cfg.Cell)
 	e.Advance(dst, end)
 	e.emitPhases(dst)
 }
@@ -83,14 +91,19 @@ func (e *Engine) nextData() timeline.Instant {
 		}
 	}
 	for q := e.oldest.head; q != nil; q = q.next {
-		if end := q.rec.Over().End; q.closed && end > e.cursor {
-			next = min(next, end)
+		over := q.flight(math.MaxInt64)
+		if over.Start > e.cursor {
+			next = min(next, over.Start)
+		}
+		if q.closed && over.End > e.cursor {
+			next = min(next, over.End)
 		}
 	}
 	return next
 }
 
-// closeCells closes one cell of every target and reports whether any held anything.
+// closeCells closes one cell of every target and reports whether any held anything. A cell of which nothing is known of
+// any target is never told: how many of them are looked at depends on how often the engine is advanced.
 func (e *Engine) closeCells(dst *Output, span timeline.Span) bool {
 	for _, t := range e.targets {
 		t.now.reset()
@@ -102,20 +115,16 @@ func (e *Engine) closeCells(dst *Output, span timeline.Span) bool {
 	}
 	broken := e.brokenIn(span)
 	told := false
-	for i, t := range e.targets {
+	e.scratch.judged = e.scratch.judged[:0]
+	for _, t := range e.targets {
 		b := t.bins.pop(e.index(span.Start))
 		c, pooled, busy := e.cell(t, span, &b, broken)
-		if busy {
-			t.empty = 0
-		} else {
-			t.empty++
-		}
-		if t.empty <= maxEmpty && e.last > span.Start && !t.gone {
-			told = true
-			e.stats.Cells++
-			dst.Cells = append(dst.Cells, c)
-			t.run.take(&c.Verdict, span)
-			e.attribute(i, t, &c, pooled)
+		e.scratch.judged = append(e.scratch.judged, judged{c, pooled, busy})
+		told = told || busy && !t.gone
+	}
+	for i, t := range e.targets {
+		if told {
+			e.tell(dst, i, &e.scratch.judged[i])
 		}
 		t.scrapes.forget(span.End.Add(-time.Second))
 	}
@@ -123,6 +132,24 @@ func (e *Engine) closeCells(dst *Output, span timeline.Span) bool {
 		e.gpus[i].forget(span.End)
 	}
 	return told
+}
+
+// tell appends one target's cell, and gives the requests in flight their parts of it. Of a target of which nothing is
+// known any more a few cells say so.
+func (e *Engine) tell(dst *Output, index int, j *judged) {
+	t := e.targets[index]
+	if j.busy {
+		t.empty = 0
+	} else {
+		t.empty++
+	}
+	if t.empty > maxEmpty || t.gone {
+		return
+	}
+	e.stats.Cells++
+	dst.Cells = append(dst.Cells, j.cell)
+	t.run.take(&j.cell.Verdict, j.cell.Span)
+	e.attribute(index, t, &j.cell, j.pooled)
 }
 
 // brokenIn reports whether an alignment epoch ended in span, and forgets breaks up to its end.
@@ -159,7 +186,7 @@ func (e *Engine) cell(t *target, span timeline.Span, b *bin, broken bool) (Cell,
 	}
 	scraped := t.scrapes.growthKnown(span)
 	busy := c.Tokens > 0 || scraped || anySeconds(pooled)
-	if busy {
+	if busy || c.Active <= 0 {
 		t.quiet = 0
 	} else {
 		t.quiet++
@@ -241,8 +268,7 @@ func (e *Engine) engineCell(c *Cell, t *target, width float64) {
 			c.EngineTPOT.Value /= n.Value
 		}
 	}
-	cells := max(1, int(coverageSpan/c.Span.Duration()))
-	c.Coverage = t.coverage(seen{c.Tokens, c.OutputTokens.Value, c.OutputTokens.OK()}, cells)
+	c.Coverage = t.coverage(seen{span.Start, c.Tokens, c.OutputTokens.Value, c.OutputTokens.OK()})
 	if t.now.requests == 0 && c.Tokens == 0 && c.Coverage.OK() && c.Coverage.Value == 0 {
 		c.Coverage = timeline.Absent("no probe")
 	}

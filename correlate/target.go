@@ -2,6 +2,7 @@ package correlate
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/roofline"
@@ -39,16 +40,15 @@ func (t *target) parallel() int {
 
 // seen is the output of one cell by two observers.
 type seen struct {
+	at            timeline.Instant // start of the cell
 	probe, engine float64
 	known         bool // the engine told
 }
 
 // coverage returns the probe's output over the engine's, over the newest cells in which the engine told.
-func (t *target) coverage(now seen, cells int) timeline.Measure {
+func (t *target) coverage(now seen) timeline.Measure {
+	t.seen = slices.DeleteFunc(t.seen, func(s seen) bool { return s.at <= now.at.Add(-coverageSpan) })
 	t.seen = append(t.seen, now)
-	if over := len(t.seen) - cells; over > 0 {
-		t.seen = t.seen[:copy(t.seen, t.seen[over:])]
-	}
 	var probe, engine float64
 	var told bool
 	for _, s := range t.seen {

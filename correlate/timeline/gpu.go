@@ -20,6 +20,8 @@ type GPU struct {
 	PowerLimitW       float64 `json:"power_limit_w,omitempty"`         // enforced
 	DefaultLimitW     float64 `json:"default_power_limit_w,omitempty"` // as the board was made
 	MIG               bool    `json:"mig,omitempty"`                   // an instance, or a device cut into instances
+	ParentUUID        string  `json:"parent_uuid,omitempty"`           // of an instance: the device it is cut from
+	PeakShare         float64 `json:"peak_share,omitempty"`            // of an instance: its part of the device's memory, and so of its bandwidth
 	GPM               bool    `json:"gpm"`                             // the driver reads windows of activity (Hopper and newer)
 	Simulated         bool    `json:"simulated,omitempty"`
 }
@@ -41,6 +43,10 @@ const (
 	HMMAUtil                    // half-precision tensor pipe active (GPM 7)
 	IMMAUtil                    // integer tensor pipe active (GPM 9)
 	DRAMUtil                    // DRAM bandwidth over the theoretical maximum (GPM 10)
+	IntegerUtil                 // integer pipe active (GPM 4)
+	FP32Util                    // single-precision pipe active, tensor pipes apart (GPM 12)
+	FP16Util                    // half-precision pipe active, tensor pipes apart (GPM 13)
+	DRAMCacheHit                // lookups for DRAM that the cache answered (GPM 164, NVML 12.9 and newer)
 
 	SMClock      // Hz, at one moment
 	MemClock     // Hz, at one moment
@@ -52,6 +58,13 @@ const (
 	GPUDuty      // fraction of time any kernel ran (utilization.gpu); never feeds a verdict on its own
 	MemDuty      // fraction of time memory was touched (utilization.memory); not bandwidth
 
+	MemTemperature    // degrees Celsius, of the memory
+	TemperatureMargin // degrees Celsius left until clocks are cut
+	PCIeGen           // generation of the PCIe link, as it is
+	PCIeWidth         // lanes of the PCIe link, as they are
+	RowRemapPending   // 1 if a row waits for a reset to be remapped
+	RowRemapFailure   // 1 if remapping a row has failed
+
 	Energy             // J, cumulative
 	ThrottlePower      // s, cumulative time held by the software power cap
 	ThrottleSWThermal  // s, cumulative
@@ -59,14 +72,31 @@ const (
 	ThrottlePowerBrake // s, cumulative
 	ThrottleSyncBoost  // s, cumulative
 
+	PCIeTx                // By, cumulative, as the GPU sends
+	PCIeRx                // By, cumulative
+	NVLinkTx              // By, cumulative over all links, without protocol overhead
+	NVLinkRx              // By, cumulative
+	PCIeReplays           // PCIe packets sent again, cumulative
+	ECCCorrected          // since the driver was loaded
+	ECCUncorrected        // since the driver was loaded
+	ECCCorrectedEver      // over the device's life
+	ECCUncorrectedEver    // over the device's life
+	RemappedCorrectable   // rows remapped after correctable errors, over the device's life
+	RemappedUncorrectable // rows remapped after uncorrectable errors, over the device's life
+	Xids                  // critical errors the driver told since the sampler started
+
 	NumCounters = iota
 )
 
 // counterNames spells each counter as it stands in recordings and messages.
 var counterNames = [NumCounters]string{
 	"graphics_util", "sm_util", "sm_occupancy", "tensor_util", "hmma_util", "imma_util", "dram_util",
+	"integer_util", "fp32_util", "fp16_util", "dram_cache_hit",
 	"sm_clock", "mem_clock", "event_reasons", "power", "power_limit", "mem_used", "temperature", "gpu_duty", "mem_duty",
+	"mem_temperature", "temperature_margin", "pcie_gen", "pcie_width", "row_remap_pending", "row_remap_failure",
 	"energy", "throttle_power", "throttle_sw_thermal", "throttle_hw_thermal", "throttle_power_brake", "throttle_sync_boost",
+	"pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx", "pcie_replays", "ecc_corrected", "ecc_uncorrected", "ecc_corrected_ever",
+	"ecc_uncorrected_ever", "remapped_correctable", "remapped_uncorrectable", "xids",
 }
 
 // String returns the counter's name as recordings spell it.
@@ -87,32 +117,49 @@ func ParseCounter(name string) (Counter, bool) {
 	return 0, false
 }
 
-// Unit returns the counter's unit in UCUM spelling: "1", "Hz", "W", "By", "Cel", "J", "s", or "" for a bit mask.
+// Unit returns the counter's unit in UCUM spelling: "1" for fractions, "Hz", "W", "By", "Cel", "J", "s", an annotation
+// for what is counted, or "" for a bit mask.
 func (c Counter) Unit() string {
 	switch {
-	case c <= DRAMUtil || c == GPUDuty || c == MemDuty:
+	case c <= lastWindowed || c == GPUDuty || c == MemDuty || c == RowRemapPending || c == RowRemapFailure:
 		return "1"
 	case c == SMClock || c == MemClock:
 		return "Hz"
 	case c == Power || c == PowerLimit:
 		return "W"
-	case c == MemUsed:
+	case c == MemUsed || c >= PCIeTx && c <= NVLinkRx:
 		return "By"
-	case c == Temperature:
+	case c == Temperature || c == MemTemperature || c == TemperatureMargin:
 		return "Cel"
 	case c == Energy:
 		return "J"
 	case c == EventReasons:
 		return ""
 	}
+	if u, ok := countUnits[c]; ok {
+		return u
+	}
 	return "s"
 }
 
+// countUnits annotates what is counted.
+var countUnits = map[Counter]string{
+	PCIeGen: "{generation}", PCIeWidth: "{lane}", PCIeReplays: "{packet}",
+	ECCCorrected: "{error}", ECCUncorrected: "{error}", ECCCorrectedEver: "{error}", ECCUncorrectedEver: "{error}",
+	RemappedCorrectable: "{row}", RemappedUncorrectable: "{row}", Xids: "{error}",
+}
+
 // Windowed reports whether c is an average over its reading's span, and so counts only over whole windows.
-func (c Counter) Windowed() bool { return c <= DRAMUtil }
+func (c Counter) Windowed() bool { return c <= lastWindowed }
+
+// Cumulative reports whether c only grows while the driver is loaded.
+func (c Counter) Cumulative() bool { return c >= Energy && c < NumCounters }
+
+// lastWindowed is the last of the averages, which come before all gauges; the cumulative ones come after them.
+const lastWindowed = DRAMCacheHit
 
 // CounterSet is a set of counters.
-type CounterSet uint32
+type CounterSet uint64
 
 // Set returns the set of the given counters.
 func Set(cs ...Counter) CounterSet {
@@ -127,7 +174,7 @@ func Set(cs ...Counter) CounterSet {
 func (s CounterSet) Has(c Counter) bool { return s&(1<<c) != 0 }
 
 // GPM is the set of counters that come from one GPM window.
-const GPM CounterSet = 1<<GraphicsUtil | 1<<SMUtil | 1<<SMOccupancy | 1<<TensorUtil | 1<<HMMAUtil | 1<<IMMAUtil | 1<<DRAMUtil
+const GPM CounterSet = 1<<(lastWindowed+1) - 1
 
 // Bits of the EventReasons counter, as the driver defines them.
 const (

@@ -152,9 +152,13 @@ const (
 	EventEngineUp       EventKind = "engine_up"
 	EventEngineDown     EventKind = "engine_down"
 	EventEngineRestart  EventKind = "engine_restart"
-	EventSegment        EventKind = "segment" // a recording starts a segment
-	EventDropped        EventKind = "dropped" // a full queue dropped what it could not hold
-	EventMarker         EventKind = "marker"  // set by a person or a script
+	EventSegment        EventKind = "segment"       // a recording starts a segment
+	EventDropped        EventKind = "dropped"       // a full queue dropped what it could not hold
+	EventMarker         EventKind = "marker"        // set by a person or a script
+	EventXid            EventKind = "xid"           // the driver told a critical error of a GPU
+	EventGPUFault       EventKind = "gpu_fault"     // memory errors, retired rows, poison, a GPU that asks for a reset
+	EventMIGChange      EventKind = "mig_change"    // a device was cut into other instances
+	EventRate           EventKind = "sampling_rate" // counters are read less often, or as often as before
 )
 
 // NoGPU is the GPU of an event that concerns none.

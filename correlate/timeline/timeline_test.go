@@ -353,3 +353,23 @@ func TestRingPushAllocatesNothing(t *testing.T) {
 		t.Errorf("the zero ring holds %d and dropped %d", zero.Len(), zero.Dropped())
 	}
 }
+
+func TestCountersAreOrderedByKind(t *testing.T) {
+	if timeline.NumCounters > 63 {
+		t.Fatalf("%d counters do not fit into a set", timeline.NumCounters)
+	}
+	seen := map[string]bool{}
+	for c := range timeline.Counter(timeline.NumCounters) {
+		if c.Windowed() && c.Cumulative() {
+			t.Errorf("%v is both an average and cumulative", c)
+		}
+		back, ok := timeline.ParseCounter(c.String())
+		if !ok || back != c || seen[c.String()] {
+			t.Errorf("%d is spelt %q, which reads as %d", c, c, back)
+		}
+		seen[c.String()] = true
+		if c.Unit() == "s" != (c >= timeline.ThrottlePower && c <= timeline.ThrottleSyncBoost) {
+			t.Errorf("%v is in %q", c, c.Unit())
+		}
+	}
+}
