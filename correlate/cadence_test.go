@@ -93,16 +93,20 @@ func playCalls(calls []call, step time.Duration) correlate.Output {
 // TestHolesDoNotDependOnTheCadence holds live analysis, which closes cells all along, to what a replay says that closes
 // them seldom or at the end, for data with holes.
 func TestHolesDoNotDependOnTheCadence(t *testing.T) {
-	for seed := range uint64(60) {
+	seeds := uint64(6)
+	if *full {
+		seeds = 200
+	}
+	for seed := range seeds {
 		calls := patchy(seed)
 		byTime(calls)
 		live := playCalls(calls, 500*time.Millisecond)
+		a, err := json.Marshal(live.Cells)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, step := range []time.Duration{70 * time.Millisecond, 3 * time.Second, 47 * time.Second, 0} {
 			got := playCalls(calls, step)
-			a, err := json.Marshal(live.Cells)
-			if err != nil {
-				t.Fatal(err)
-			}
 			b, err := json.Marshal(got.Cells)
 			if err != nil {
 				t.Fatal(err)
