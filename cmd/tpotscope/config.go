@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 
 	"github.com/tpotscope/tpotscope/agent"
 )
@@ -102,43 +103,80 @@ func (s *setting) set(text, origin string) error {
 	return nil
 }
 
+// readConfigFile reads a file over what cfg holds. What the file leaves open or empty stays as it is.
 func readConfigFile(cfg *agent.Config, all []*setting, file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return fmt.Errorf("read config: %w", err)
 	}
-	if len(bytes.TrimSpace(text)) == 0 {
-		return nil
+	if err := checkDurations(text, all); err != nil {
+		return fmt.Errorf("read config %s: %w", file, err)
+	}
+	var there map[string]any
+	if err := yaml.Unmarshal(text, &there); err != nil {
+		return fmt.Errorf("read config %s: %w", file, explainYAML(err, all))
+	}
+	before := make([]any, len(all))
+	for i, s := range all {
+		before[i] = s.value.Interface()
 	}
 	if err := yaml.UnmarshalWithOptions(text, cfg, yaml.Strict(), yaml.DisallowUnknownField()); err != nil {
 		return fmt.Errorf("read config %s: %w", file, explainYAML(err, all))
 	}
-	var there map[string]any
-	if err := yaml.Unmarshal(text, &there); err != nil {
-		return fmt.Errorf("read config %s: %w", file, err)
-	}
-	for _, s := range all {
+	for i, s := range all {
 		if present(there, strings.Split(s.key, ".")) {
 			s.origin = "file " + file
+		} else {
+			s.value.Set(reflect.ValueOf(before[i]))
 		}
 	}
 	return nil
 }
 
+// present reports whether a file gives the key a value.
 func present(m map[string]any, path []string) bool {
-	v, ok := m[path[0]]
-	if !ok || len(path) == 1 {
-		return ok
+	v := m[path[0]]
+	if len(path) == 1 {
+		return v != nil
 	}
 	below, ok := v.(map[string]any)
 	return ok && present(below, path[1:])
 }
 
-var unknownField = regexp.MustCompile(`unknown field "([^"]+)"`)
+// checkDurations names every duration of a file that is none, with its place. A file that is no YAML passes: who decodes
+// it says so.
+func checkDurations(text []byte, all []*setting) error {
+	var errs []error
+	for _, s := range all {
+		if s.value.Type() != reflect.TypeFor[time.Duration]() {
+			continue
+		}
+		path, err := yaml.PathString("$." + s.key)
+		if err != nil {
+			return fmt.Errorf("find %s: %w", s.key, err)
+		}
+		node, err := path.ReadNode(bytes.NewReader(text))
+		if err != nil || node == nil || node.Type() == ast.NullType {
+			continue
+		}
+		if _, err := time.ParseDuration(node.GetToken().Value); err != nil {
+			at := node.GetToken().Position
+			errs = append(errs, fmt.Errorf("[%d:%d] %s: %q is not a duration such as 110ms or 2s", at.Line, at.Column, s.key, node.String()))
+		}
+	}
+	return errors.Join(errs...)
+}
 
-// explainYAML adds the nearest key to a complaint about an unknown one. The position is in the error already.
+var (
+	unknownField = regexp.MustCompile(`unknown field "([^"]+)"`)
+	wrongType    = regexp.MustCompile(`cannot unmarshal (\S+) into Go (?:struct field|value) (?:\S+ )?of type (\S+)`)
+)
+
+// explainYAML says a decoder's complaint in words of the file, and adds the nearest key to one about an unknown key. The
+// position is in it already.
 func explainYAML(err error, all []*setting) error {
-	text := yaml.FormatError(err, false, true)
+	text := strings.TrimRight(yaml.FormatError(err, false, true), "\n ")
+	text = wrongType.ReplaceAllString(text, "$1 where $2 is wanted")
 	if m := unknownField.FindStringSubmatch(text); m != nil {
 		if near := nearest(m[1], leafNames(all)); near != "" {
 			return fmt.Errorf("%s\n(did you mean %q?)", text, near)
