@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/tpotscope/tpotscope/agent/replay"
 	"github.com/tpotscope/tpotscope/correlate"
@@ -65,7 +64,7 @@ func (st *stage) compare(ctx context.Context, res *Result) error {
 	for i, p := range played {
 		truth := st.tl.Truth(0, p.Span.From, p.Span.To)
 		one := comparePhase(p, parts[i].Report(), &truth)
-		one.TrueTPOT = st.trueTPOT(p)
+		one.TrueTPOT = st.trueTPOT(p.Span)
 		res.Phases = append(res.Phases, one)
 	}
 	return nil
@@ -74,7 +73,7 @@ func (st *stage) compare(ctx context.Context, res *Result) error {
 // played returns the phases that were played to their end.
 func (st *stage) played() []scenario.Phase {
 	return slices.DeleteFunc(slices.Clone(st.tl.Phases()), func(p scenario.Phase) bool {
-		return p.Span.To > st.duration()+time.Second
+		return p.Span.To > min(st.duration(), st.ended.Sub(st.epoch))
 	})
 }
 
@@ -98,21 +97,21 @@ func comparePhase(p scenario.Phase, found *summary.Report, truth *scenario.Truth
 
 // trueTPOT is the mean TPOT, by the scenario's own schedule, of the requests that a report of the phase is about: those
 // whose decode has its middle in it.
-func (st *stage) trueTPOT(p scenario.Phase) float64 {
+func (st *stage) trueTPOT(span scenario.Span) timeline.Measure {
 	sum, n := 0.0, 0
 	for _, r := range st.tl.Requests() {
 		if len(r.Tokens) < 2 || r.Tokens[len(r.Tokens)-1] > st.duration() {
 			continue
 		}
-		if mid := (r.First() + r.Tokens[len(r.Tokens)-1]) / 2; p.Span.Contains(mid) {
+		if mid := (r.First() + r.Tokens[len(r.Tokens)-1]) / 2; span.Contains(mid) {
 			sum += r.TPOT().Seconds()
 			n++
 		}
 	}
 	if n == 0 {
-		return 0
+		return timeline.Absent("no request decoded in the phase")
 	}
-	return sum / float64(n)
+	return timeline.Known(sum / float64(n))
 }
 
 // agrees reports whether a label is right: the dominant limiter's where one holds 60 % of the time, else a word for a

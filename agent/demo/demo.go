@@ -35,7 +35,6 @@ type Options struct {
 	Dir       string        // where the recording goes; must not hold one
 	HelperDir string        // where the helper is looked for before PATH
 	Library   string        // the simulated driver's library; empty or missing: devices in this process
-	Env       []string      // of the helper
 	Duration  time.Duration // zero: the scenario's own
 	Version   string
 	Log       *slog.Logger
@@ -68,7 +67,7 @@ type Phase struct {
 	Dominant   string              `json:"truth_dominant"`
 	Share      float64             `json:"truth_dominant_share"`
 	FoundTPOT  timeline.Measure    `json:"found_tpot_mean_s"`
-	TrueTPOT   float64             `json:"truth_tpot_mean_s"`
+	TrueTPOT   timeline.Measure    `json:"truth_tpot_mean_s"`
 	Throttled  timeline.Measure    `json:"found_throttled_share"`
 	TrueThrot  float64             `json:"truth_throttled_share"`
 	Agrees     bool                `json:"agrees"`
@@ -98,6 +97,9 @@ const (
 	shareSlack    = 0.05
 )
 
+// settle is how long the demo goes on after the scenario, so that what was sent in it still comes.
+const settle = 2 * time.Second
+
 // stage is a demo that is set up.
 type stage struct {
 	o     Options
@@ -110,15 +112,16 @@ type stage struct {
 	llm   *llmsim.Server
 	path  string
 	temp  string // for the socket, whose path must be short, and the page
+	ended timeline.Instant
 }
 
 // Run runs the demo until it is over or ctx ends; then it compares what there is.
 func Run(ctx context.Context, o Options) (*Result, error) {
-	st, err := setUp(ctx, o)
-	if err != nil {
+	st := &stage{o: o}
+	defer st.tearDown()
+	if err := st.setUp(ctx); err != nil {
 		return nil, err
 	}
-	defer st.tearDown()
 	res := &Result{Simulated: true, Scenario: st.tl.Name(), Path: st.path, Dir: o.Dir}
 	if err := st.play(ctx, res); err != nil {
 		return nil, err
@@ -130,52 +133,68 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 }
 
 // setUp makes the simulated world: the timeline, the driver's page, the receiver.
-func setUp(ctx context.Context, o Options) (*stage, error) {
-	s, err := agent.OpenScenario(o.Scenario)
+func (st *stage) setUp(ctx context.Context) error {
+	s, err := agent.OpenScenario(st.o.Scenario)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	st := &stage{o: o}
 	if st.tl, err = s.Run(); err != nil {
-		return nil, fmt.Errorf("run scenario: %w", err)
+		return fmt.Errorf("run scenario: %w", err)
 	}
 	if st.clock, err = hostclock.New(); err != nil {
-		return nil, fmt.Errorf("read clocks: %w", err)
+		return fmt.Errorf("read clocks: %w", err)
 	}
 	if st.temp, err = os.MkdirTemp("", "tpotscope-demo-"); err != nil {
-		return nil, fmt.Errorf("make a temporary directory: %w", err)
+		return fmt.Errorf("make a temporary directory: %w", err)
 	}
 	if st.sink, err = newReceiver(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	world, habits := sim.Scenario(st.tl), sim.Options{Jitter: 2 * time.Millisecond, Lag: 2 * time.Millisecond}
-	_, errHelper := remote.Find(o.HelperDir)
-	if _, errLib := os.Stat(o.Library); o.Library == "" || errLib != nil || errHelper != nil {
-		st.path = "devices in this process (no compiler was found for the helper or the simulated driver library)"
-		st.epoch = st.clock.Now()
+	st.epoch = st.clock.Now()
+	if missing := st.missing(); missing != "" {
+		st.path = "devices in this process (" + missing + ")"
 		st.local = sim.NewLibrary(world, habits, st.clock.Now)
 	} else {
 		st.path = "helper process, go-nvml, simulated libnvidia-ml.so.1"
-		st.epoch = st.clock.Now()
 		if st.page, err = sim.NewPage(st.pagePath(), world, habits, st.clock.Now); err != nil {
-			return nil, fmt.Errorf("make the simulated driver's page: %w", err)
+			return fmt.Errorf("make the simulated driver's page: %w", err)
 		}
 	}
 	st.llm, err = llmsim.New(llmsim.Config{
 		Model: st.tl.Targets()[0].Model, Now: st.clock.Now, Epoch: st.epoch, Plan: st.tl, Free: llmsim.DefaultPace(), Precise: true,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make the simulated server: %w", err)
+		return fmt.Errorf("make the simulated server: %w", err)
 	}
-	return st, nil
+	return nil
 }
 
-func (st *stage) tearDown() {
-	st.sink.close()
-	if st.page != nil {
-		_ = st.page.Close()
+// missing says what is not there of what the way through the helper takes; nothing if all is.
+func (st *stage) missing() string {
+	if st.o.Library == "" {
+		return "no simulated driver library was named"
 	}
-	_ = os.RemoveAll(st.temp)
+	if _, err := os.Stat(st.o.Library); err != nil {
+		return "there is no simulated driver library: `make nvmlsim` builds it and needs gcc"
+	}
+	if _, err := remote.Find(st.o.HelperDir); err != nil {
+		return "there is no " + remote.HelperName + ": `make` builds it and needs gcc"
+	}
+	return ""
+}
+
+// tearDown lets go of what setUp made, as far as it came.
+func (st *stage) tearDown() {
+	if st.sink != nil {
+		st.sink.close()
+	}
+	if st.page != nil {
+		_ = st.page.Close() // it was only read
+	}
+	if st.temp != "" {
+		_ = os.RemoveAll(st.temp) // a leftover in the temporary directory harms nobody
+	}
 }
 
 // pagePath is where the simulated driver's page lies.
@@ -208,38 +227,29 @@ func (st *stage) config(engineURL string) agent.Config {
 
 // play runs everything until the scenario is over.
 func (st *stage) play(ctx context.Context, res *Result) error {
-	ctx, end := context.WithTimeout(ctx, st.epoch.Add(st.duration()+2*time.Second).Sub(st.clock.Now()))
+	ctx, end := context.WithTimeout(ctx, st.epoch.Add(st.duration()+settle).Sub(st.clock.Now()))
 	defer end()
-	g, ctx := errgroup.WithContext(ctx)
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return fmt.Errorf("open the simulated server: %w", err)
 	}
-	serve, stopServer := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopServer()
+	ready := make(chan agent.Doors, 1)
+	ag, err := st.newAgent(ctx, "http://"+ln.Addr().String(), func(d agent.Doors) { ready <- d })
+	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	// The server and the receiver outlive the agent, which is still sending.
+	serve, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return st.llm.Run(serve, ln) })
 	g.Go(func() error { return st.sink.run(serve) })
 	if st.page != nil {
 		g.Go(func() error { return st.page.Run(serve) })
 	}
-	ready := make(chan agent.Doors, 1)
-	deps := agent.Deps{
-		HelperDir: st.o.HelperDir, Simulated: true, Note: "demo: scenario " + st.tl.Name(),
-		Ready: func(d agent.Doors) { ready <- d },
-	}
-	cfg := st.config("http://" + ln.Addr().String())
-	if st.page != nil {
-		deps.HelperEnv = append(deps.HelperEnv, sim.EnvPage+"="+st.pagePath())
-	} else {
-		deps.Counters = remote.NewLocal(st.local, agent.Sampling(&cfg), st.clock.Now)
-	}
-	ag, err := agent.New(ctx, cfg, deps, st.o.Log)
-	if err != nil {
-		return err
-	}
 	g.Go(func() error {
-		defer stopServer() // the server and the receiver outlive the agent, which is still sending
+		defer stopServing()
 		return ag.Run(ctx)
 	})
 	g.Go(func() error {
@@ -257,6 +267,18 @@ func (st *stage) play(ctx context.Context, res *Result) error {
 	}
 	res.Received = st.sink.received()
 	return nil
+}
+
+// newAgent makes a production agent: all that tells it from one is where its counters come from.
+func (st *stage) newAgent(ctx context.Context, engineURL string, ready func(agent.Doors)) (*agent.Agent, error) {
+	cfg := st.config(engineURL)
+	deps := agent.Deps{HelperDir: st.o.HelperDir, Simulated: true, Note: "demo: scenario " + st.tl.Name(), Ready: ready}
+	if st.page != nil {
+		deps.HelperEnv = append(deps.HelperEnv, sim.EnvPage+"="+st.pagePath())
+	} else {
+		deps.Counters = remote.NewLocal(st.local, agent.Sampling(&cfg), st.clock.Now)
+	}
+	return agent.New(ctx, cfg, deps, st.o.Log)
 }
 
 // clients plays the scenario's clients against the proxy.
@@ -296,6 +318,7 @@ func (st *stage) announce(ctx context.Context, res *Result, ag *agent.Agent) err
 	for {
 		select {
 		case <-ctx.Done():
+			st.ended = st.clock.Now()
 			return nil
 		case <-tick.C:
 			at, name := st.clock.Now().Sub(st.epoch), "warming up"

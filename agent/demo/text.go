@@ -21,7 +21,7 @@ func (r *Result) Text(w io.Writer) error {
 			mark = "DISAGREES"
 		}
 		fmt.Fprintf(&b, "%-14s %-9s %-7s %-15s  %-15s  %-12s %s\n", p.Name, p.Found, p.Confidence, shares(p.Shares), shares(p.Truth),
-			ms(p.FoundTPOT)+"/"+fmt.Sprintf("%.1f", 1000*p.TrueTPOT), mark)
+			ms(p.FoundTPOT)+"/"+ms(p.TrueTPOT), mark)
 		if len(p.Overlays) > 0 {
 			fmt.Fprintf(&b, "%-14s also: %s", "", overlays(p.Overlays))
 			if p.Throttled.OK() {
