@@ -29,6 +29,14 @@ type bench struct {
 	socket  string // of the agent
 	metrics string // address of the agent's
 	started []*process
+	broken  []breach
+}
+
+// breach is a turn in which streams broke off.
+type breach struct {
+	way   *way
+	round int
+	err   error
 }
 
 // result is what one turn of one way gave.
@@ -39,6 +47,7 @@ type result struct {
 	events   int
 	lost     int // that did not come, came twice or out of order
 	busy     float64
+	broken   error // why the first stream that broke off did
 }
 
 // run measures, prints, and stops whatever it started. Lost events are an error; slowness is not.
@@ -72,11 +81,15 @@ func (b *bench) run(ctx context.Context) error {
 			}
 			fmt.Fprintf(os.Stderr, "  %s %v", w.name, r.p50.Round(time.Microsecond))
 			results[w.name] = append(results[w.name], r)
+			if r.broken != nil {
+				b.broken = append(b.broken, breach{w, round, r.broken})
+			}
 		}
 		fmt.Fprintln(os.Stderr)
 	}
 	lost := b.report(os.Stdout, results)
 	b.say(ctx, os.Stdout, ways)
+	b.explain(os.Stdout)
 	if lost > 0 {
 		return fmt.Errorf("%d events were lost or came out of order", lost)
 	}
@@ -89,7 +102,7 @@ func (b *bench) openAll(ctx context.Context, dir string) ([]*way, error) {
 	if b.origin, err = freePort(); err != nil {
 		return nil, err
 	}
-	p, err := start("origin", dir, nil, b.bin.self, "origin", "-listen", b.origin, "-streams", fmt.Sprint(b.load.streams), "-rate", fmt.Sprint(b.load.rate), "-pattern", b.pattern)
+	p, err := start("origin", dir, nil, b.bin.self, "origin", "-listen", b.origin, "-streams", strconv.Itoa(b.load.streams), "-rate", strconv.Itoa(b.load.rate), "-pattern", b.pattern)
 	if err != nil {
 		return nil, err
 	}
@@ -132,14 +145,12 @@ func (b *bench) turn(ctx context.Context, w *way) (result, error) {
 	if err := context.Cause(ctx); err != nil {
 		return result{}, err
 	}
-	if t.failed > 0 {
-		return result{}, fmt.Errorf("%d streams broke off: %w", t.failed, t.err)
-	}
 	from, to := edges[0], edges[1]
 	r := result{
 		p50: quantile(t.lags, .5), p99: quantile(t.lags, .99),
 		rss: to.used.rss, events: to.received - from.received, lost: t.lost + t.disorder,
-		busy: float64(to.machine.busy-from.machine.busy) / float64(max(to.machine.all-from.machine.all, 1)),
+		broken: t.err,
+		busy:   float64(to.machine.busy-from.machine.busy) / float64(max(to.machine.all-from.machine.all, 1)),
 	}
 	if r.events == 0 {
 		return result{}, errors.New("no event came in the window")
@@ -161,9 +172,6 @@ func (b *bench) say(ctx context.Context, out io.Writer, ways []*way) {
 			}
 		}
 	}
-	b.started = slices.DeleteFunc(b.started, func(p *process) bool {
-		return slices.ContainsFunc(ways, func(w *way) bool { return w.proc == p && (w.name == wayAlone || w.name == wayAgent) })
-	})
 	tokens, requests, err := b.taken(ctx)
 	if err != nil {
 		fmt.Fprintf(out, "agent: what it took is not known: %v\n", err)
@@ -174,6 +182,16 @@ func (b *bench) say(ctx context.Context, out io.Writer, ways []*way) {
 		fmt.Fprintf(out, "; it used %v of processor time and holds %d MB", u.cpu, u.rss>>20)
 	}
 	fmt.Fprintln(out)
+}
+
+// explain says why streams broke off, and what the process at fault, if it is one, wrote.
+func (b *bench) explain(out io.Writer) {
+	for _, x := range b.broken {
+		fmt.Fprintf(out, "%s, round %d: a stream broke off: %v\n", x.way.name, x.round+1, x.err)
+		if x.way.proc != nil {
+			fmt.Fprint(out, x.way.proc.stop())
+		}
+	}
 }
 
 // taken reads from the agent's metrics what it made of the reports. The agent waits for late samples, so that the last

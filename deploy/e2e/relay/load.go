@@ -34,8 +34,7 @@ type turn struct {
 	lags     []time.Duration // from sending to receipt, of the events received in the window
 	lost     int             // events that were asked for and did not come
 	disorder int             // events that came twice or out of their order
-	failed   int             // streams that broke off
-	err      error           // why the first of them did
+	err      error           // why the first stream that broke off did
 }
 
 // stream is one reply as the client sees it.
@@ -77,11 +76,8 @@ func (l load) drive(ctx context.Context, clock *hostclock.Clock, addr string, ed
 		s := &streams[i]
 		t.lost += l.events() - len(s.lags)
 		t.disorder += s.disorder
-		if s.err != nil {
-			t.failed++
-			if t.err == nil {
-				t.err = s.err
-			}
+		if t.err == nil {
+			t.err = s.err
 		}
 		for _, g := range s.lags {
 			if g.at >= from && g.at < to {

@@ -13,6 +13,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -65,6 +67,8 @@ func options(args []string) (*bench, error) {
 	fs.StringVar(&b.bin.nginx, "nginx", "", "path of nginx")
 	fs.StringVar(&b.bin.haproxy, "haproxy", "", "path of haproxy")
 	fs.StringVar(&b.bin.library, "library-path", "", "where nginx and haproxy find shared libraries beside the system's")
+	var names string
+	fs.StringVar(&names, "ways", strings.Join(allWays, ","), "the proxies to measure; bars need their peer")
 	if err := fs.Parse(args); err != nil {
 		return nil, err
 	}
@@ -73,8 +77,13 @@ func options(args []string) (*bench, error) {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
 	b.bin.self = self
-	b.names = []string{wayNginx, wayHAProxy, wayReverse, wayAlone, wayAgent}
 	var faults []error
+	for name := range strings.SplitSeq(names, ",") {
+		b.names = append(b.names, strings.TrimSpace(name))
+		if !slices.Contains(allWays, b.names[len(b.names)-1]) {
+			faults = append(faults, fmt.Errorf("-ways: %q is none of %s", name, strings.Join(allWays, ",")))
+		}
+	}
 	for _, p := range []struct{ flag, path string }{{"tpotscope", b.bin.tpotscope}, {"nginx", b.bin.nginx}, {"haproxy", b.bin.haproxy}} {
 		if !filepath.IsAbs(p.path) {
 			faults = append(faults, fmt.Errorf("-%s: want an absolute path", p.flag))

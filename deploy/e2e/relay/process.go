@@ -21,6 +21,7 @@ type process struct {
 	cmd    *exec.Cmd
 	said   *bytes.Buffer // its standard error; read only after stop
 	exited chan error
+	ended  bool
 }
 
 // start starts a program in dir. It is told to end when this one dies.
@@ -38,8 +39,13 @@ func start(name, dir string, env []string, path string, args ...string) (*proces
 	return p, nil
 }
 
-// stop asks the program to end, insists after ten seconds, and returns what it wrote to its standard error.
+// stop asks the program to end, insists after ten seconds, and returns what it wrote to its standard error. It may be
+// called again.
 func (p *process) stop() string {
+	if p.ended {
+		return p.said.String()
+	}
+	p.ended = true
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // one that has ended needs no signal
 	select {
 	case <-p.exited:

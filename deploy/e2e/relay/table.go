@@ -61,9 +61,14 @@ func (b *bench) report(out io.Writer, results map[string][]result) int {
 	}
 	fmt.Fprintln(out)
 	for _, name := range []string{wayAgent, wayAlone} {
+		if _, ok := ways[name]; !ok {
+			continue
+		}
 		fmt.Fprintf(out, "%s: ratios of medians (range of the rounds' own ratios)\n", name)
 		for _, bar := range bars {
-			fmt.Fprintln(out, "  "+bar.judge(ways[name], ways[bar.peer]))
+			if peer, ok := ways[bar.peer]; ok {
+				fmt.Fprintln(out, "  "+bar.judge(ways[name], peer))
+			}
 		}
 		verdict := "holds"
 		if ways[name].lost > 0 {
@@ -110,12 +115,13 @@ func (b bar) judge(s, peer summary) string {
 	}
 	ratio := float64(mine) / float64(theirs)
 	least, most := math.Inf(1), math.Inf(-1)
-	under := 0
+	under, rounds := 0, 0
 	for i := range own {
-		r := float64(own[i]) / float64(others[i])
 		if others[i] <= 0 {
-			r = math.Inf(1)
+			continue
 		}
+		rounds++
+		r := float64(own[i]) / float64(others[i])
 		least, most = min(least, r), max(most, r)
 		if r <= b.most {
 			under++
@@ -125,5 +131,5 @@ func (b bar) judge(s, peer summary) string {
 	if ratio > b.most {
 		verdict = "MISSED"
 	}
-	return fmt.Sprintf("%-6s %-32s %.2f (%.2f to %.2f; %d of %d rounds hold)", verdict, what, ratio, least, most, under, len(own))
+	return fmt.Sprintf("%-6s %-32s %.2f (%.2f to %.2f; %d of %d rounds hold)", verdict, what, ratio, least, most, under, rounds)
 }

@@ -21,12 +21,15 @@ const (
 	wayNginx   = "nginx"
 	wayHAProxy = "HAProxy"
 	wayReverse = "ReverseProxy"
-	wayAlone   = "tpotscope, no agent"
-	wayAgent   = "tpotscope"
+	wayAlone   = "tpotscope alone"
+	wayAgent   = "tpotscope" // which reports to an agent
 )
 
 // programs are the paths of what is run.
 type programs struct{ self, tpotscope, nginx, haproxy, library string }
+
+// allWays are the proxies, in the order in which the table shows them.
+var allWays = []string{wayNginx, wayHAProxy, wayReverse, wayAlone, wayAgent}
 
 // libraries is the environment that lets nginx and HAProxy find their libraries.
 func (p programs) libraries() []string {
