@@ -153,7 +153,7 @@ func (b *Builder) Report() *Report {
 	p.fill(r)
 	r.EngineTPOT = b.cells.engineTPOT()
 	r.Tokens = b.cells.tokens(p, b.span)
-	r.Decode = b.cells.decode(r.TrafficCoverage)
+	r.Decode = b.cells.decode(r.TrafficCoverage, b.span.Start)
 	r.Warnings = b.warnings(r, p)
 	return r
 }

@@ -40,11 +40,13 @@ type targetCells struct {
 	coveredProbe, coveredBy float64 // output tokens by either, where both told
 	timed                   []verdict.Timed
 	stride, skip            int
+	stretches               stretches
 }
 
 // decodeSums is over the cells in which something decoded.
 type decodeSums struct {
 	seconds, determined float64
+	placed              float64 // s, split into shares
 	shares              timeline.Shares
 	roof                timeline.Interval
 	byLabel             map[timeline.Label]float64
@@ -121,6 +123,7 @@ func (cs *cells) add(c *correlate.Cell, warm bool) {
 		return
 	}
 	t.keep(c)
+	t.stretches = t.stretches.with(labelOf(&c.Verdict), c.Span)
 	cs.d.add(c, sec)
 	for i := range c.PerGPU {
 		cs.gpu(&c.PerGPU[i])
@@ -149,15 +152,15 @@ func (t *targetCells) keep(c *correlate.Cell) {
 func (d *decodeSums) add(c *correlate.Cell, sec float64) {
 	v := &c.Verdict
 	d.seconds += sec
-	label := v.Label
-	if !v.OK() {
-		label = timeline.Undetermined
-	} else if sum := v.Shares.Sum() + v.Roof.Low + v.Roof.High; !math.IsNaN(sum) && !math.IsInf(sum, 0) {
+	if v.OK() {
 		d.determined += sec
+	}
+	if sum := v.Shares.Sum() + v.Roof.Low + v.Roof.High; v.Placed() && !math.IsNaN(sum) && !math.IsInf(sum, 0) {
+		d.placed += sec
 		d.shares = d.shares.Add(v.Shares, sec)
 		d.roof.Low, d.roof.High = d.roof.Low+sec*v.Roof.Low, d.roof.High+sec*v.Roof.High
 	}
-	d.byLabel[label] += sec
+	d.byLabel[labelOf(v)] += sec
 	for _, o := range v.Overlays {
 		d.byOverlay[o] += sec
 	}
@@ -175,6 +178,14 @@ func (d *decodeSums) add(c *correlate.Cell, sec float64) {
 		d.gpuS += sec * float64(max(1, len(c.PerGPU)))
 	}
 	d.addBytes(c)
+}
+
+// labelOf is what a cell counts as.
+func labelOf(v *verdict.Verdict) timeline.Label {
+	if !v.OK() {
+		return timeline.Undetermined
+	}
+	return v.Label
 }
 
 // addBytes takes the cell's DRAM traffic. Measured traffic per token or step counts only where the tokens are those of

@@ -3,6 +3,7 @@ package summary
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/tpotscope/tpotscope/correlate"
@@ -13,8 +14,8 @@ import (
 // overlayPart of the decoding time is what a circumstance must hold to be named in a report.
 const overlayPart = 0.05
 
-// decode returns what bounded decode.
-func (cs *cells) decode(coverage timeline.Measure) Decode {
+// decode returns what bounded decode, in a report whose span starts at start.
+func (cs *cells) decode(coverage timeline.Measure, start timeline.Instant) Decode {
 	d := &cs.d
 	if d.seconds <= 0 {
 		return noDecode("nothing decoded")
@@ -35,11 +36,15 @@ func (cs *cells) decode(coverage timeline.Measure) Decode {
 	if d.gpuWindows > 0 {
 		out.ResolutionS = timeline.Known(d.gpuCovered / float64(d.gpuWindows))
 	}
-	if d.determined > 0 {
-		out.Shares.Value = d.shares.Scale(1 / d.determined)
-		out.Roof.Value = timeline.Interval{Low: d.roof.Low / d.determined, High: d.roof.High / d.determined}
+	if d.placed > 0 {
+		out.Shares.Value = d.shares.Scale(1 / d.placed)
+		out.Roof.Value = timeline.Interval{Low: d.roof.Low / d.placed, High: d.roof.High / d.placed}
 	} else {
 		out.Shares.Why, out.Roof.Why = v.Reason, v.Reason
+	}
+	out.OverTime = cs.overTime(start)
+	if v.Reason == verdict.ReasonChanging && len(out.OverTime) > 0 {
+		out.Reason += ": it changes over time, and --since and --until ask about a part"
 	}
 	if v.OK() {
 		out.Refute = refute(v.Label, d.byLabel[timeline.Mixed] >= 0.6*d.seconds)
@@ -150,4 +155,130 @@ func refute(l timeline.Label, prompts bool) string {
 	case timeline.Undetermined:
 	}
 	return ""
+}
+
+const (
+	maxStretches  = 8    // of a target, in a report
+	keptStretches = 256  // while cells come in
+	shortStretch  = 0.05 // of the decoding time: too short to stand alone
+	changingPart  = 0.10 // of the decoding time, for a label to be one of those between which decode changed
+	wholePart     = 0.60 // of a stretch: the label of it, as of any run
+)
+
+// stretch is neighbouring cells of a target, with the seconds of decode under each label.
+type stretch struct {
+	over    timeline.Span
+	seconds float64
+	by      [numLabels]float64 // in the order of timeline.Labels
+}
+
+// numLabels is as many as timeline.Labels lists.
+const numLabels = 10
+
+// label is what holds most of the stretch, mixed where nothing does.
+func (s *stretch) label() timeline.Label {
+	for i, l := range timeline.Labels() {
+		if s.by[i] > 0 && s.by[i] >= wholePart*s.seconds {
+			return l
+		}
+	}
+	return timeline.Mixed
+}
+
+// join adds the stretch that follows.
+func (s *stretch) join(o *stretch) {
+	s.over.End = o.over.End
+	s.seconds += o.seconds
+	for i := range s.by {
+		s.by[i] += o.by[i]
+	}
+}
+
+// stretches are a target's, in order of time. Neighbours differ in their labels.
+type stretches []stretch
+
+// with returns the stretches and one more cell. There is a bound to them: of many the shortest are joined early.
+func (ss stretches) with(l timeline.Label, over timeline.Span) stretches {
+	one := stretch{over: over, seconds: over.Duration().Seconds()}
+	one.by[slices.Index(timeline.Labels(), l)] = one.seconds
+	if n := len(ss); n > 0 && ss[n-1].label() == l {
+		ss[n-1].join(&one)
+		return ss
+	}
+	if ss = append(ss, one); len(ss) > keptStretches {
+		ss = ss.shorten(keptStretches/2, 0)
+	}
+	return ss
+}
+
+// shorten joins neighbours until at most so many are left and each holds at least so many seconds. The two that make
+// the shortest stretch go first, so that what flickers becomes one and what lasts stays.
+func (ss stretches) shorten(most int, least float64) stretches {
+	for len(ss) > 1 {
+		best, shortest := -1, math.Inf(1)
+		for i := range len(ss) - 1 {
+			a, b := ss[i].seconds, ss[i+1].seconds
+			if (len(ss) > most || min(a, b) < least) && a+b < shortest {
+				best, shortest = i, a+b
+			}
+		}
+		if best < 0 {
+			return ss
+		}
+		ss[best].join(&ss[best+1])
+		ss = slices.Delete(ss, best+1, best+2)
+		ss = ss.unite()
+	}
+	return ss
+}
+
+// unite joins neighbours that have the same label.
+func (ss stretches) unite() stretches {
+	for i := 1; i < len(ss); {
+		if ss[i].label() != ss[i-1].label() {
+			i++
+			continue
+		}
+		ss[i-1].join(&ss[i])
+		ss = slices.Delete(ss, i, i+1)
+		i = max(1, i-1) // the whole may be of another label than its parts
+	}
+	return ss
+}
+
+// overTime returns the stretches of each target in which more than one label held a part of the time worth telling.
+func (cs *cells) overTime(start timeline.Instant) []Stretch {
+	var out []Stretch
+	for _, name := range cs.names() {
+		var all float64
+		var by [numLabels]float64
+		for i := range cs.byTarget[name].stretches {
+			s := &cs.byTarget[name].stretches[i]
+			all += s.seconds
+			for k := range by {
+				by[k] += s.by[k]
+			}
+		}
+		told := 0
+		for _, sec := range by {
+			if sec >= changingPart*all && sec > 0 {
+				told++
+			}
+		}
+		ss := slices.Clone(cs.byTarget[name].stretches).shorten(maxStretches, shortStretch*all)
+		if told < 2 || len(ss) < 2 {
+			continue
+		}
+		for i := range ss {
+			t := Stretch{
+				Label: ss[i].label(), StartS: ss[i].over.Start.Sub(start).Seconds(), EndS: ss[i].over.End.Sub(start).Seconds(),
+				Seconds: ss[i].seconds, Share: ss[i].seconds / all,
+			}
+			if len(cs.byTarget) > 1 {
+				t.Target = name
+			}
+			out = append(out, t)
+		}
+	}
+	return out
 }

@@ -102,7 +102,8 @@ type Decode struct {
 	HeldDown   []string                 `json:"confidence_held_down_by,omitempty"`
 	Refute     string                   `json:"refuted_if,omitempty"`
 	Overlays   []timeline.Overlay       `json:"overlays,omitempty"`
-	Mixture    []correlate.Part         `json:"mixture"` // of the decoding time
+	Mixture    []correlate.Part         `json:"mixture"`             // of the decoding time
+	OverTime   []Stretch                `json:"over_time,omitempty"` // where what bounded decode changed; empty where it did not
 
 	Windows     int              `json:"windows"`
 	DecodeS     float64          `json:"decode_s"`
@@ -116,6 +117,16 @@ type Decode struct {
 	BytesPerToken  Bytes            `json:"bytes_per_token"`
 	MBU            timeline.Measure `json:"mbu"`             // bytes the model must move over what the DRAM could
 	ThrottledShare timeline.Measure `json:"throttled_share"` // of the GPUs' decoding time
+}
+
+// Stretch is a time over which one label held at least 60 % of the decode, or none did. Shorter ones are part of it.
+type Stretch struct {
+	Target  string         `json:"target,omitempty"` // where there are several
+	Label   timeline.Label `json:"label"`
+	StartS  float64        `json:"start_s"` // since the start of the report's span
+	EndS    float64        `json:"end_s"`
+	Seconds float64        `json:"seconds"` // of decode in between
+	Share   float64        `json:"share"`   // of the target's decoding time
 }
 
 // Bytes is DRAM traffic as the counters measured it and as the byte model expects it.

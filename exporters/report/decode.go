@@ -43,6 +43,7 @@ func decodeRows(p *page, r *summary.Report) {
 		}
 		p.row("labels", rank, strings.Join(parts, ", ")+" of decode time")
 	}
+	overTimeRows(p, d)
 	if len(d.HeldDown) > 0 && d.Confidence < timeline.High {
 		held := d.HeldDown
 		if !p.o.Verbose {
@@ -59,6 +60,28 @@ func decodeRows(p *page, r *summary.Report) {
 	}
 	if d.MBU.OK() {
 		p.row("MBU", useful, "the bytes of the model take "+percent(d.MBU.Value)+" of peak bandwidth")
+	}
+}
+
+// overTimeRows say what bounded decode when, a row for each target.
+func overTimeRows(p *page, d *summary.Decode) {
+	for from := 0; from < len(d.OverTime); {
+		to := from
+		parts := []string{}
+		for ; to < len(d.OverTime) && d.OverTime[to].Target == d.OverTime[from].Target; to++ {
+			s := &d.OverTime[to]
+			parts = append(parts, string(s.Label)+nbsp+stretch(s.StartS, s.EndS, d.OverTime[len(d.OverTime)-1].EndS))
+		}
+		text := strings.Join(parts, ", ")
+		if name := d.OverTime[from].Target; name != "" {
+			text = name + ": " + text
+		}
+		label, rank := "over time", wanted
+		if from > 0 {
+			label, rank = "", useful
+		}
+		p.row(label, rank, text)
+		from = to
 	}
 }
 

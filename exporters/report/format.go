@@ -97,6 +97,21 @@ func seconds(s float64) string {
 	}
 }
 
+// stretch writes two times since the start of a report that is so many seconds long, as flags take them.
+func stretch(from, to, long float64) string {
+	if long < 600 {
+		return fmt.Sprintf("%.0f-%.0f"+nbsp+"s", from, to)
+	}
+	clock := func(s float64) string {
+		t := int(math.Round(s))
+		if t >= 3600 {
+			return fmt.Sprintf("%dh%02dm", t/3600, t/60%60)
+		}
+		return fmt.Sprintf("%dm%02ds", t/60, t%60)
+	}
+	return clock(from) + "-" + clock(to)
+}
+
 // decimalsOf keeps about three digits.
 func decimalsOf(x float64) int {
 	switch {

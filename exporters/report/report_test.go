@@ -131,6 +131,20 @@ func simulated() *summary.Report {
 	return r
 }
 
+// changing is a report of a node whose limit changed.
+func changing() *summary.Report {
+	r := memory()
+	d := &r.Decode
+	d.Bound, d.Confidence, d.Reason = timeline.Mixed, timeline.Low, "no label holds 60 % of the time: it changes over time, and --since and --until ask about a part"
+	d.Mixture = []correlate.Part{{Label: timeline.Memory, Share: 0.55}, {Label: timeline.Host, Share: 0.45}}
+	d.OverTime = []summary.Stretch{
+		{Label: timeline.Memory, StartS: 0, EndS: 290, Seconds: 290, Share: 0.48},
+		{Label: timeline.Host, StartS: 290, EndS: 560, Seconds: 270, Share: 0.45},
+		{Label: timeline.Memory, StartS: 560, EndS: 600, Seconds: 40, Share: 0.07},
+	}
+	return r
+}
+
 // hostile is a report whose names hold what a terminal would obey.
 func hostile() *summary.Report {
 	r := memory()
@@ -143,7 +157,8 @@ func hostile() *summary.Report {
 func cases() map[string]*summary.Report {
 	return map[string]*summary.Report{
 		"memory": memory(), "partial": partial(), "engine_only": engineOnly(), "simulated": simulated(),
-		"empty": summary.New(summary.Config{}).Report(),
+		"changing": changing(),
+		"empty":    summary.New(summary.Config{}).Report(),
 	}
 }
 
@@ -268,6 +283,33 @@ func TestMixedSaysWhichOfTwoKinds(t *testing.T) {
 	r.Decode.Mixture = []correlate.Part{{Label: timeline.Mixed, Share: 0.9}, {Label: timeline.Memory, Share: 0.1}}
 	if page := text(t, r, report.Options{}); !strings.HasPrefix(page, "Prompts share") {
 		t.Errorf("mixed steps read:\n%s", page)
+	}
+}
+
+func TestAChangeOverTimeIsShown(t *testing.T) {
+	r := changing()
+	if page := text(t, r, report.Options{Width: 110}); !strings.Contains(page, "over time   memory 0m00s-4m50s, host 4m50s-9m20s, memory 9m20s-10m00s") {
+		t.Errorf("the page does not say what changed when:\n%s", page)
+	}
+	for i := range r.Decode.OverTime {
+		s := &r.Decode.OverTime[i]
+		s.StartS, s.EndS = s.StartS/10, s.EndS/10
+		s.Target = []string{"a", "b"}[min(i, 1)]
+	}
+	page := text(t, r, report.Options{Width: 110, Verbose: true})
+	for _, want := range []string{"over time   a: memory 0-29 s\n", "            b: host 29-56 s, memory 56-60 s\n"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+}
+
+func TestUndeterminedPrintsItsShares(t *testing.T) {
+	r := memory()
+	r.Decode.Bound, r.Decode.Reason = timeline.Undetermined, "no share dominates"
+	r.Decode.Shares.Value = timeline.Shares{Memory: 0.4, Host: 0.35, Other: 0.25}
+	if page := text(t, r, report.Options{Width: 110}); !strings.Contains(page, "(no share dominates: memory 40 %, host 35 %, other 25 %)") {
+		t.Errorf("the headline does not print the shares:\n%s", page)
 	}
 }
 

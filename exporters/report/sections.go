@@ -45,9 +45,12 @@ func headline(r *summary.Report) string {
 	d := &r.Decode
 	var b strings.Builder
 	b.WriteString(said(d))
-	if d.Bound == timeline.Undetermined {
+	switch {
+	case d.Bound == timeline.Undetermined && d.Shares.OK() && d.DecodeS > 0: // the counters are there, and none of it leads
+		fmt.Fprintf(&b, " (%s: %s)", d.Reason, shareList(d.Shares.Value))
+	case d.Bound == timeline.Undetermined:
 		fmt.Fprintf(&b, " (%s)", d.Reason)
-	} else {
+	default:
 		fmt.Fprintf(&b, " (%s, %s confidence)", d.Bound, d.Confidence)
 	}
 	b.WriteString(": ")
