@@ -21,7 +21,7 @@ type scratch struct {
 type judged struct {
 	cell   Cell
 	pooled *sums
-	busy   bool
+	read   bool // something was read in it, besides that a request is in flight
 }
 
 // always holds every window.
@@ -102,8 +102,9 @@ func (e *Engine) nextData() timeline.Instant {
 	return next
 }
 
-// closeCells closes one cell of every target and reports whether any held anything. A cell of which nothing is known of
-// any target is never told: how many of them are looked at depends on how often the engine is advanced.
+// closeCells closes one cell of every target and reports whether anything was read in it. A cell in which nothing was
+// read of any target is never told, also when requests are in flight: whoever watches was not watching, and how many such
+// cells are looked at depends on how often the engine is advanced.
 func (e *Engine) closeCells(dst *Output, span timeline.Span) bool {
 	for _, t := range e.targets {
 		t.now.reset()
@@ -118,9 +119,9 @@ func (e *Engine) closeCells(dst *Output, span timeline.Span) bool {
 	e.scratch.judged = e.scratch.judged[:0]
 	for _, t := range e.targets {
 		b := t.bins.pop(e.index(span.Start))
-		c, pooled, busy := e.cell(t, span, &b, broken)
-		e.scratch.judged = append(e.scratch.judged, judged{c, pooled, busy})
-		told = told || busy && !t.gone
+		j := e.cell(t, span, &b, broken)
+		e.scratch.judged = append(e.scratch.judged, j)
+		told = told || j.read && !t.gone
 	}
 	for i, t := range e.targets {
 		if told {
@@ -135,10 +136,15 @@ func (e *Engine) closeCells(dst *Output, span timeline.Span) bool {
 }
 
 // tell appends one target's cell, and gives the requests in flight their parts of it. Of a target of which nothing is
-// known any more a few cells say so.
+// known any more a few cells say so, and more while a request is in flight.
 func (e *Engine) tell(dst *Output, index int, j *judged) {
 	t := e.targets[index]
-	if j.busy {
+	if j.read || j.cell.Active <= 0 {
+		t.quiet = 0
+	} else {
+		t.quiet++
+	}
+	if j.read || j.cell.Active > 0 && t.quiet <= maxQuiet {
 		t.empty = 0
 	} else {
 		t.empty++
@@ -168,9 +174,8 @@ func (e *Engine) brokenIn(span timeline.Span) bool {
 	return broken
 }
 
-// cell works out one cell of a target. It also returns the readings of all its GPUs put together, and whether there is
-// anything to tell.
-func (e *Engine) cell(t *target, span timeline.Span, b *bin, broken bool) (Cell, *sums, bool) {
+// cell works out one cell of a target.
+func (e *Engine) cell(t *target, span timeline.Span, b *bin, broken bool) judged {
 	c := Cell{Target: t.spec.Name, Span: span}
 	t.now.settle()
 	width := span.Duration().Seconds()
@@ -184,14 +189,7 @@ func (e *Engine) cell(t *target, span timeline.Span, b *bin, broken bool) (Cell,
 	if c.Verdict.Label == timeline.Host {
 		c.Verdict.Reason += e.hostState(span)
 	}
-	scraped := t.scrapes.growthKnown(span)
-	busy := c.Tokens > 0 || scraped || anySeconds(pooled)
-	if busy || c.Active <= 0 {
-		t.quiet = 0
-	} else {
-		t.quiet++
-	}
-	return c, pooled, busy || c.Active > 0 && t.quiet <= maxQuiet
+	return judged{c, pooled, c.Tokens > 0 || t.scrapes.growthKnown(span) || anySeconds(pooled)}
 }
 
 // maxQuiet is how many cells come out in which a request is in flight and nothing else is known.

@@ -3,6 +3,7 @@ package correlate
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/hardware"
@@ -231,7 +232,7 @@ func (e *Engine) AddEvent(ev timeline.Event) {
 			e.targets[i].warm = 0
 		}
 	case timeline.EventSamplerStarted, timeline.EventCapability, timeline.EventEngineDown, timeline.EventSegment,
-		timeline.EventDropped, timeline.EventMarker:
+		timeline.EventDropped, timeline.EventMarker, timeline.EventXid, timeline.EventGPUFault, timeline.EventMIGChange, timeline.EventRate:
 	}
 }
 
@@ -282,29 +283,40 @@ func (e *Engine) mapTargets() {
 	if e.implicit && len(e.targets) == 0 && len(e.gpus) == 1 {
 		e.addTarget(timeline.Target{})
 	}
-	users := make([]int, len(e.gpus))
-	for _, t := range e.targets {
-		t.gpus = t.gpus[:0]
-		for _, uuid := range t.spec.GPUs {
-			for i := range e.gpus {
-				if timeline.NormalizeUUID(uuid) == timeline.NormalizeUUID(e.gpus[i].spec.UUID) {
-					t.gpus = append(t.gpus, i)
-				}
-			}
-		}
-		if len(t.spec.GPUs) == 0 && len(e.gpus) == 1 && len(e.targets) == 1 {
-			t.gpus = append(t.gpus, 0)
-		}
-		t.model = e.modelOf(t)
-		for _, i := range t.gpus {
-			if !t.gone {
-				users[i]++
-			}
-		}
-	}
 	for i := range e.gpus {
-		e.gpus[i].shared = users[i] > 1
+		e.gpus[i].shared = false
 	}
+	used := make([]bool, len(e.gpus))
+	for _, t := range e.targets {
+		t.gpus = e.gpusOf(t, t.gpus[:0])
+		t.model = e.modelOf(t)
+		if t.gone {
+			continue
+		}
+		for _, i := range t.gpus {
+			e.gpus[i].shared, used[i] = e.gpus[i].shared || used[i], true
+		}
+	}
+}
+
+// gpusOf appends the GPUs of a target to dst, each once however often it is listed.
+func (e *Engine) gpusOf(t *target, dst []int) []int {
+	t.missing = false
+	if len(t.spec.GPUs) == 0 && len(e.gpus) == 1 && len(e.targets) == 1 {
+		return append(dst, 0)
+	}
+	for _, uuid := range t.spec.GPUs {
+		i := slices.IndexFunc(e.gpus, func(g gpuState) bool {
+			return timeline.NormalizeUUID(g.spec.UUID) == timeline.NormalizeUUID(uuid)
+		})
+		switch {
+		case i < 0:
+			t.missing = true
+		case !slices.Contains(dst, i):
+			dst = append(dst, i)
+		}
+	}
+	return dst
 }
 
 // modelOf returns the byte model of a target, or nil where model, format or GPU is not known.

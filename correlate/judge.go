@@ -83,7 +83,7 @@ func (c *Cell) fraction(k timeline.Counter) timeline.Measure {
 
 // gateOf returns why nothing can be said of the cell, as far as the verdict cannot see it itself.
 func (e *Engine) gateOf(c *Cell, t *target, pooled *sums, broken bool) string {
-	if len(t.gpus) == 0 || (len(t.spec.GPUs) > 0 && len(t.gpus) < len(t.spec.GPUs)) {
+	if len(t.gpus) == 0 || t.missing {
 		return verdict.ReasonNoMapping
 	}
 	if broken {

@@ -14,6 +14,7 @@ import (
 type target struct {
 	spec    timeline.Target
 	gpus    []int
+	missing bool // a GPU of the list is not there
 	model   *roofline.Model
 	scrapes scrapes
 	bins    bins

@@ -1,0 +1,56 @@
+package correlate_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tpotscope/tpotscope/correlate"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/correlate/verdict"
+)
+
+func TestTargetsThatShareAGPUAreForeignToEachOther(t *testing.T) {
+	e := newEngine(timeline.Target{}, h100())
+	both := []timeline.Target{{Name: "vllm", GPUs: []string{uuid}}, {Name: "other", GPUs: []string{uuid}}}
+	e.SetTargets(both)
+	var out correlate.Output
+	memoryBound().feed(e, &out, 10*time.Second)
+	i := slices.IndexFunc(out.Cells, func(c correlate.Cell) bool { return c.Target == "vllm" && c.Span.Start > t0.Add(4*time.Second) })
+	if v := &out.Cells[i].Verdict; v.Reason != verdict.ReasonForeign {
+		t.Errorf("two targets on a GPU: got %s (%s), want undetermined (%s)", v.Label, v.Reason, verdict.ReasonForeign)
+	}
+	e = newEngine(timeline.Target{}, h100())
+	e.SetTargets(both)
+	e.SetTargets(both[:1])
+	out.Reset()
+	memoryBound().feed(e, &out, 10*time.Second)
+	if v := &middle(out).Verdict; v.Label != timeline.Memory {
+		t.Errorf("one of them left: got %s (%s), want memory", v.Label, v.Reason)
+	}
+}
+
+func TestAGPUListedTwiceIsOne(t *testing.T) {
+	e := newEngine(timeline.Target{GPUs: []string{uuid, uuid}}, h100())
+	var out correlate.Output
+	memoryBound().feed(e, &out, 10*time.Second)
+	if c := middle(out); len(c.PerGPU) != 1 || c.Verdict.Label != timeline.Memory {
+		t.Errorf("got %d GPUs, %s (%s); want one, memory", len(c.PerGPU), c.Verdict.Label, c.Verdict.Reason)
+	}
+}
+
+// TestWithoutAProbeBytesAreChecked holds the byte model to the engine's own counts: a verdict that needs no probe needs
+// its other checks all the more.
+func TestWithoutAProbeBytesAreChecked(t *testing.T) {
+	s := memoryBound()
+	s.seen = 0
+	target := timeline.Target{Model: "Llama-3.1-8B", DType: "bf16"}
+	fits := middle(run(t, s, target, 20*time.Second)).Verdict
+	if fits.Label != timeline.Memory || fits.Ceiling != timeline.High {
+		t.Errorf("16 GB a step of 8 ms: got %s, ceiling %s (%v), want memory, high", fits.Label, fits.Ceiling, fits.Caps)
+	}
+	s.tpot = 4 * time.Millisecond // twice the steps, and no more traffic
+	if v := middle(run(t, s, target, 20*time.Second)).Verdict; v.Ceiling != timeline.Medium {
+		t.Errorf("half of the bytes that the steps need: ceiling %s (%v), want medium", v.Ceiling, v.Caps)
+	}
+}
