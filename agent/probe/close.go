@@ -125,6 +125,7 @@ func (t *Tracker) account() {
 	case told:
 		r.OutputTokens, r.Counted = total, timeline.CountFinal
 		t.hidden(total)
+		t.end(total)
 		if r.Events > 0 && r.FirstTokens == 0 && r.OutputTokens > 0 {
 			r.FirstTokens = 1
 			r.Flags |= timeline.FlagFirstAssumed
@@ -160,6 +161,33 @@ func (t *Tracker) hidden(total int) {
 	if t.form == formStream && t.r.Events == 0 && total > 0 && (t.reasoning || t.final.Reasoning <= 0) {
 		t.r.Flags |= timeline.FlagHiddenTokens
 	}
+}
+
+// end delivers the token that ended the text as an event of its own, where the total holds more than the events showed
+// and the finish came a step after the last of them. Without it the last token would seem to have come a step early, and
+// TPOT to be smaller than it was. A finish that comes at once after the last text is no step: servers that merge tokens
+// send it so.
+func (t *Tracker) end(total int) {
+	shown := total
+	if !t.reasoning {
+		shown -= max(t.final.Reasoning, 0)
+	}
+	if t.form != formStream || t.r.Status != timeline.StatusOK || t.ending.end == 0 || len(t.choices) != 1 || shown <= t.r.Events {
+		return
+	}
+	if step := t.medianGap(); step > 0 && 2*int64(t.ending.event.At.Sub(t.lastEvent)) >= step {
+		t.deliver(t.ending.event)
+	}
+}
+
+// medianGap returns the median of the first gaps between events, zero if there is none.
+func (t *Tracker) medianGap() int64 {
+	if len(t.gaps) == 0 {
+		return 0
+	}
+	sorted := slices.Clone(t.gaps)
+	slices.Sort(sorted)
+	return sorted[len(sorted)/2]
 }
 
 // doubt sets the flags that the whole stream decides.

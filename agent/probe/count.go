@@ -53,6 +53,7 @@ func (t *Tracker) chunk(c *wire.Chunk, end int64) {
 			kind = timeline.KindEmpty
 		}
 		if !kind.Bears() {
+			t.endsWithout(d, end)
 			continue
 		}
 		t.tally(ch, tokens, source)
@@ -62,6 +63,20 @@ func (t *Tracker) chunk(c *wire.Chunk, end int64) {
 		}})
 	}
 }
+
+// endsWithout keeps the finish of a text that ended by itself and bears no text: the token that ended it is in the
+// server's total, and this is when it came. A text that was cut at its length has no such token.
+func (t *Tracker) endsWithout(d *wire.Delta, end int64) {
+	if d.Finish == "" || d.Finish == finishLength || len(t.choices) > 1 {
+		return
+	}
+	t.ending = found{end: end, event: timeline.TokenEvent{
+		Ref: t.r.Ref, Choice: d.Choice, Source: timeline.CountNone, Kind: timeline.KindEmpty,
+	}}
+}
+
+// finishLength is the finish reason of a text that was cut.
+const finishLength = "length"
 
 // totals takes what a payload says of the whole request.
 func (t *Tracker) totals(c *wire.Chunk) {

@@ -156,9 +156,24 @@ func TestCounting(t *testing.T) {
 			stream{reads: []read{
 				{90, ev(think)},
 				{100, ev(text)},
-				{121, ev(finish, `{"choices":[],"usage":{"completion_tokens":102,"completion_tokens_details":{"reasoning_tokens":100}}}`, doneMark)},
+				{101, ev(finish, `{"choices":[],"usage":{"completion_tokens":102,"completion_tokens_details":{"reasoning_tokens":100}}}`, doneMark)},
 			}},
 			brief{timeline.StatusOK, "stop", 102, timeline.CountFinal, 1, 90, 100, 2, "first_assumed"},
+		},
+		{
+			"the token that ends a text by itself comes with the finish, a step after the last text",
+			stream{reads: []read{{100, ev(text)}, {120, ev(text)}, {140, ev(text)}, {160, ev(finish, usage(3, 4), doneMark)}}},
+			brief{timeline.StatusOK, "stop", 4, timeline.CountFinal, 1, 100, 160, 4, "first_assumed"},
+		},
+		{
+			"a finish that comes at once is no step, though tokens were merged",
+			stream{reads: []read{{100, ev(text)}, {120, ev(text)}, {140, ev(text)}, {141, ev(finish, usage(3, 6), doneMark)}}},
+			brief{timeline.StatusOK, "stop", 6, timeline.CountFinal, 1, 100, 140, 3, "first_assumed"},
+		},
+		{
+			"a text that was cut at its length has no token that ends it",
+			stream{reads: []read{{100, ev(text)}, {120, ev(text)}, {140, ev(text)}, {160, ev(cut, usage(3, 4), doneMark)}}},
+			brief{timeline.StatusOK, "length", 4, timeline.CountFinal, 1, 100, 140, 3, "first_assumed"},
 		},
 		{
 			"no count at all is said",

@@ -51,6 +51,7 @@ type Tracker struct {
 	batch   []found          // the token events of the read at hand
 	held    timeline.TokenEvent
 	holding bool
+	ending  found // the finish that came without text, if any
 
 	choices   []choice
 	final     wire.Usage // the server's total
@@ -153,6 +154,7 @@ func (t *Tracker) Read(b []byte, st Stamp) {
 		t.feed(b)
 	}
 	t.flush()
+	t.stampEnding()
 }
 
 // feed takes bytes of the body as they are once decompressed.
@@ -227,6 +229,18 @@ func (t *Tracker) flush() {
 		t.deliver(f.event)
 	}
 	t.batch = t.batch[:0]
+}
+
+// stampEnding gives the finish that came without text the stamp of its read.
+func (t *Tracker) stampEnding() {
+	e := &t.ending.event
+	if t.ending.end == 0 || !e.At.IsZero() {
+		return
+	}
+	e.At, e.After, e.Stamp = t.stamp.At, t.before, t.stamp.Source
+	if t.ending.end == t.sse.Offset() {
+		e.After = e.At
+	}
 }
 
 // release delivers the event that was held, now that it is known whether the read after it had the same stamp.

@@ -88,6 +88,7 @@ const (
 	role     = `{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}`
 	text     = `{"choices":[{"index":0,"delta":{"content":"x"}}]}`
 	think    = `{"choices":[{"index":0,"delta":{"reasoning_content":"x"}}]}`
+	cut      = `{"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}`
 	finish   = `{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`
 	doneMark = `[DONE]`
 )
