@@ -8,10 +8,10 @@ const (
 	Memory        Label = "memory"         // DRAM bandwidth
 	Compute       Label = "compute"        // tensor throughput
 	Balanced      Label = "balanced"       // both roofs at once
-	Mixed         Label = "mixed"          // prompt and decode work share the steps, and neither roof holds 60 %
+	Mixed         Label = "mixed"          // prompt and decode work share the steps, and nothing holds 60 %
 	Host          Label = "host"           // the GPU waited for the host
 	Launch        Label = "launch"         // kernels resident, SMs unfilled
-	HostOrLaunch  Label = "host_or_launch" // one of the two; the counter that parts them is missing
+	HostOrLaunch  Label = "host_or_launch" // one of the two, and the counters do not tell which
 	Communication Label = "communication"  // ranks waited for each other
 	Busy          Label = "busy"           // SMs busy, neither roof near
 	Undetermined  Label = "undetermined"   // withheld, with a reason
