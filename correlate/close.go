@@ -186,7 +186,7 @@ func (e *Engine) cell(t *target, span timeline.Span, b *bin, broken bool) judged
 	c.Level = t.now.level
 	in := e.judged(&c, t, pooled, broken)
 	c.Verdict = verdict.Judge(&in)
-	if c.Verdict.Label == timeline.Host {
+	if l := c.Verdict.Label; l == timeline.Host || l == timeline.HostOrLaunch {
 		c.Verdict.Reason += e.hostState(span)
 	}
 	return judged{c, pooled, c.Tokens > 0 || t.scrapes.growthKnown(span) || anySeconds(pooled)}

@@ -14,8 +14,10 @@ import (
 
 // Config says how an Engine cuts time and how much it keeps.
 type Config struct {
-	Cell     time.Duration `yaml:"cell"`            // length of a cell, aligned to multiples of itself on the timeline
-	Lateness time.Duration `yaml:"lateness"`        // how far behind the newest data callers keep the horizon of Advance
+	Cell time.Duration `yaml:"cell"` // length of a cell, aligned to multiples of itself on the timeline
+	// Lateness is how far behind the newest data callers keep the horizon of Advance. It must be more than the time from
+	// one scrape of an engine to the next: what an engine did is known only at the scrape that ends it.
+	Lateness time.Duration `yaml:"lateness"`
 	Warmup   int           `yaml:"warmup_requests"` // requests after an engine's start whose phases are marked as warm-up
 
 	MaxRequests int `yaml:"max_requests"` // in flight or waiting for their cells; the oldest gives way

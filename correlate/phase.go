@@ -8,8 +8,7 @@ import (
 )
 
 const (
-	numLabels  = 10 // as many as timeline.Labels lists
-	wholePart  = 0.6
+	numLabels  = 10   // as many as timeline.Labels lists
 	minWhole   = 3    // whole windows for a request to be more than its batch
 	aloneUpTo  = 1.05 // mean decoding requests, itself included
 	aloneBatch = 1.2  // mean batch as the engine tells: scrapes blur its edges
@@ -205,7 +204,7 @@ func (a *share) mixture() []Part {
 // of like cells that the decode ended in.
 func (a *share) label() (timeline.Label, string, timeline.Confidence) {
 	for i, sec := range a.labels {
-		if sec >= wholePart*a.seconds {
+		if sec >= verdict.Dominant*a.seconds {
 			if labelOrder[i] == timeline.Undetermined {
 				return timeline.Undetermined, a.reason, timeline.NoConfidence
 			}

@@ -109,7 +109,8 @@ func (e *Engine) Token(ev timeline.TokenEvent) {
 		}
 		q.rec.Flags |= timeline.FlagEventsDropped
 	}
-	if !ev.Kind.Bears() {
+	n, estimated := tokensOf(&ev)
+	if !ev.Kind.Bears() || n <= 0 {
 		return
 	}
 	first := q.first == 0
@@ -117,7 +118,6 @@ func (e *Engine) Token(ev timeline.TokenEvent) {
 		q.first = ev.At
 	}
 	q.last = max(q.last, ev.At)
-	n, estimated := tokensOf(&ev)
 	q.tokens += n
 	if e.first == 0 || ev.At < e.first {
 		e.first = ev.At
@@ -145,13 +145,13 @@ func (e *Engine) Token(ev timeline.TokenEvent) {
 }
 
 // tokensOf returns the tokens of an event, and whether that is a guess: an event that tells no count of its own counts as
-// one until the request's total is known.
+// one until the request's total is known. An event that tells a count of zero bears nothing, as in [latency.Of].
 func tokensOf(ev *timeline.TokenEvent) (float64, bool) {
 	switch ev.Source {
 	case timeline.CountIDs, timeline.CountUsage, timeline.CountLogprobs, timeline.CountPerEvent:
 		return float64(ev.Tokens), false
 	case timeline.CountFinal, timeline.CountEstimated:
-		return float64(ev.Tokens), true
+		return max(1, float64(ev.Tokens)), true
 	case timeline.CountNone:
 	}
 	return 1, true

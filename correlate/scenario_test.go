@@ -126,6 +126,25 @@ func TestVerdictsAgreeWithTheKernels(t *testing.T) {
 	}
 }
 
+// TestTheLabelNeedsNoProbe holds what counters and the engine's own metrics say to what they say beside a probe.
+func TestTheLabelNeedsNoProbe(t *testing.T) {
+	for _, path := range []string{"decode_b16", "host_bound"} {
+		tl := load(t, "scenario/testdata/"+path+".scenario")
+		_, with := play(tl, 1)
+		_, none := play(tl, 0)
+		for i := 10; i < min(len(with.Cells), len(none.Cells))-3; i++ { // by then coverage has seen whole seconds alone
+			a, b := &with.Cells[i], &none.Cells[i]
+			if b.Level != timeline.L0 || b.Coverage.OK() {
+				t.Fatalf("%s: cell %d is %s, coverage %v", path, i, b.Level, b.Coverage)
+			}
+			if a.Verdict.Label != b.Verdict.Label || a.Verdict.Ceiling != b.Verdict.Ceiling {
+				t.Errorf("%s: cell %d: %s up to %s (%v), without a probe %s up to %s (%v)", path, i, a.Verdict.Label, a.Verdict.Ceiling, a.Verdict.Caps,
+					b.Verdict.Label, b.Verdict.Ceiling, b.Verdict.Caps)
+			}
+		}
+	}
+}
+
 // checkPhases compares each phase with the request that it is of.
 func checkPhases(t *testing.T, phases []correlate.Phase, tl *scenario.Timeline) {
 	t.Helper()

@@ -47,7 +47,7 @@ func (cs *cells) decode(coverage timeline.Measure, start timeline.Instant) Decod
 		out.Reason += ": it changes over time, and --since and --until ask about a part"
 	}
 	if v.OK() {
-		out.Refute = refute(v.Label, d.byLabel[timeline.Mixed] >= 0.6*d.seconds)
+		out.Refute = refute(v.Label, d.byLabel[timeline.Mixed] >= verdict.Dominant*d.seconds)
 	}
 	d.bytes(&out, coverage)
 	return out
@@ -162,7 +162,6 @@ const (
 	keptStretches = 256  // while cells come in
 	shortStretch  = 0.05 // of the decoding time: too short to stand alone
 	changingPart  = 0.10 // of the decoding time, for a label to be one of those between which decode changed
-	wholePart     = 0.60 // of a stretch: the label of it, as of any run
 )
 
 // stretch is neighbouring cells of a target, with the seconds of decode under each label.
@@ -178,7 +177,7 @@ const numLabels = 10
 // label is what holds most of the stretch, mixed where nothing does.
 func (s *stretch) label() timeline.Label {
 	for i, l := range timeline.Labels() {
-		if s.by[i] > 0 && s.by[i] >= wholePart*s.seconds {
+		if s.by[i] > 0 && s.by[i] >= verdict.Dominant*s.seconds {
 			return l
 		}
 	}

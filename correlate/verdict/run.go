@@ -11,8 +11,10 @@ import (
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
+// Dominant is the part of the time that a label must hold to be that of all of it.
+const Dominant = 0.60
+
 const (
-	dominant   = 0.60 // of the time: the label of a run
 	halfHigh   = 0.05 // widest half of an interval at high confidence
 	halfMedium = 0.10
 	blockWidth = time.Second // cells hold at least five windows, so that a second is the longer of the two
@@ -64,7 +66,7 @@ func Run(cells []Timed) Verdict {
 	}
 	out.Label, out.Reason = timeline.Mixed, ReasonChanging
 	for _, l := range timeline.Labels() {
-		if l != timeline.Undetermined && byLabel[l] >= dominant*sure {
+		if l != timeline.Undetermined && byLabel[l] >= Dominant*sure {
 			out.Label, out.Reason = l, reasonOf(cells, l)
 		}
 	}
