@@ -99,7 +99,7 @@ relays all the same. Prompts and completions are neither stored nor logged nor s
 	fl.StringVar(&to, "agent", "", "where to report: unix:PATH or http(s)://HOST:PORT (default: this node's agent)")
 	fl.StringVar(&cfg.CAFile, "upstream-ca", "", "PEM file of authorities to trust for the upstream, instead of the system's")
 	fl.BoolVar(&cfg.Insecure, "upstream-insecure", false, "do not verify the upstream's certificate")
-	fl.BoolVar(&cfg.InjectUsage, "inject-usage", false, "ask the engine for its final token count where a client did not, and take the extra event out of the reply")
+	fl.BoolVar(&cfg.InjectUsage, "inject-usage", false, "ask the engine for its final token count where a client did not, and take the extra event out of the reply (llama.cpp's timings go with it)")
 	fl.DurationVar(&cfg.HeadTimeout, "head-timeout", cfg.HeadTimeout, "longest wait for a reply to begin; 0 waits for ever")
 	fl.DurationVar(&cfg.StreamTimeout, "stream-timeout", cfg.StreamTimeout, "longest pause within a reply; 0 waits for ever")
 	return cmd

@@ -165,7 +165,7 @@ type EngineTimings struct {
 	OutputTime    time.Duration // spent on them, by the engine's own definition
 	TimeToFirst   time.Duration // zero if not told
 	QueueTime     time.Duration // zero if not told
-	PerOutputMean time.Duration // OutputTime/OutputTokens as the engine printed it; zero if not told
+	PerOutputMean time.Duration // as the engine printed it, by its own divisor: tokens, or tokens less one; zero if not told
 }
 
 // Request is one observed request. An observer fills it as it goes: what has not happened is zero. Token events are
