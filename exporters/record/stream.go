@@ -101,6 +101,7 @@ func (s *stream[T]) write(w *Writer, rows []T) error {
 	if s.build == nil {
 		s.build = array.NewRecordBuilder(memory.DefaultAllocator, s.table.schema(w.meta.BootID))
 	}
+	s.build.Reserve(len(rows)) // a builder that grows by doubling copies as much again
 	for i, c := range s.table.columns {
 		c.put(s.build.Field(i), rows)
 	}
