@@ -33,6 +33,7 @@ type steady struct {
 	tpot     time.Duration // of each stream
 	seen     int           // of the streams, by the probe
 	prompt   float64       // prompt tokens per second
+	length   int           // tokens of each stream's prompt, if the probe knows it
 	noEngine bool
 	window   time.Duration
 	context  float64 // tokens per stream
@@ -48,7 +49,7 @@ func (s steady) feed(e *correlate.Engine, out *correlate.Output, d time.Duration
 	}
 	for i := range s.seen {
 		e.Open(&timeline.Request{
-			Ref: uint64(i + 1), Target: "vllm", Sent: t0, Streaming: true, Client: "proxy",
+			Ref: uint64(i + 1), Target: "vllm", Sent: t0, Streaming: true, Client: "proxy", PromptTokens: s.length, PromptKnown: s.length > 0,
 		})
 	}
 	const tick = 5 * time.Millisecond
@@ -148,6 +149,7 @@ func (f *feeder) request(i int, end timeline.Instant) *timeline.Request {
 	return &timeline.Request{
 		Ref: uint64(i + 1), Target: "vllm", Streaming: true, Client: "proxy", Sent: t0, Head: t0, First: f.tokenAt(i, 0), Last: f.tokenAt(i, n-1),
 		Done: end, Status: timeline.StatusOK, OutputTokens: n, Counted: timeline.CountIDs, FirstTokens: 1, Events: n, Choices: 1,
+		PromptTokens: f.length, PromptKnown: f.length > 0,
 	}
 }
 

@@ -252,7 +252,7 @@ func (p *probed) take(r *request, cell timeline.Span) {
 	case !r.rec.PromptKnown:
 		p.context = timeline.Absent("prompt lengths are not known")
 	default:
-		p.context.Value += (float64(r.rec.PromptTokens) + r.tokens) * in.Duration().Seconds()
+		p.context.Value += (float64(r.rec.PromptTokens) + r.tokensAt(in.Mid())) * in.Duration().Seconds()
 	}
 }
 

@@ -36,6 +36,15 @@ func (r *request) decode(t timeline.Instant) timeline.Span {
 	return timeline.Span{Start: r.first, End: max(t, r.first)}
 }
 
+// tokensAt returns the tokens that had come by t, as if they had come at an even pace: cells close seconds after their
+// time, when more tokens have come.
+func (r *request) tokensAt(t timeline.Instant) float64 {
+	if r.last <= r.first {
+		return r.tokens
+	}
+	return r.tokens * min(1, max(0, t.Sub(r.first).Seconds()/r.last.Sub(r.first).Seconds()))
+}
+
 // flight returns the span in which the request is in flight, as far as it is known at t.
 func (r *request) flight(t timeline.Instant) timeline.Span {
 	start := r.rec.Sent

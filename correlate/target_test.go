@@ -54,3 +54,15 @@ func TestWithoutAProbeBytesAreChecked(t *testing.T) {
 		t.Errorf("half of the bytes that the steps need: ceiling %s (%v), want medium", v.Ceiling, v.Caps)
 	}
 }
+
+// TestTheProbesContextIsThatOfTheCell holds the context of a cell to the tokens that had come by then, not to those that
+// have come when it is closed.
+func TestTheProbesContextIsThatOfTheCell(t *testing.T) {
+	s := memoryBound()
+	s.context, s.length = 0, 1000
+	out := run(t, s, timeline.Target{}, 20*time.Second)
+	for _, i := range []int{5, 10, 15} {
+		c := &out.Cells[i]
+		near(t, "context", c.ContextSum.Value, 8*(1000+125*c.Span.Mid().Sub(t0).Seconds()), 8*5)
+	}
+}

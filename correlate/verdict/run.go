@@ -105,6 +105,10 @@ func reasonOf(cells []Timed, l timeline.Label) string {
 
 // judgeRun sets confidence, interval and what held the confidence down.
 func judgeRun(cells []Timed, out *Verdict) {
+	if out.Reason == ReasonChanging { // there is no one quantity that could have an interval
+		out.Ceiling, out.Confidence, out.Caps = timeline.Low, timeline.Low, []string{ReasonChanging}
+		return
+	}
 	var kind []Timed
 	kind, out.Mixed, out.Rank = like(cells, out.Label)
 	out.Ceiling = reach(kind, out.Label)
@@ -117,9 +121,6 @@ func judgeRun(cells []Timed, out *Verdict) {
 				out.Caps = append(out.Caps, why)
 			}
 		}
-	}
-	if out.Reason == ReasonChanging {
-		out.cap(timeline.Low, ReasonChanging)
 	}
 	out.Confidence = min(out.Ceiling, intervalConfidence(kind, out))
 }
