@@ -65,6 +65,9 @@ func parse() (options, error) {
 	if o.streams < 0 || o.rate <= 0 || o.rate > 1000 || o.length < 2 {
 		errs = append(errs, errors.New("-streams, -rate or -tokens: out of range"))
 	}
+	if o.profile != "" && len(o.set) > 0 {
+		errs = append(errs, errors.New("-set: not with -profile"))
+	}
 	var err error
 	if o.bin, err = filepath.Abs(o.bin); err != nil {
 		errs = append(errs, err)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -132,16 +131,20 @@ func child(pid int) int {
 	return 0
 }
 
-// size returns the bytes of all files below dir.
-func size(dir string) int64 {
-	var n int64
-	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() {
-			if info, err := d.Info(); err == nil {
-				n += info.Size()
-			}
+// sizes returns the bytes of the files in dir by the first word of their names: the kind of what a segment holds.
+func sizes(dir string) (map[string]int64, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]int64{}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			return nil, err
 		}
-		return nil
-	})
-	return n
+		kind, _, _ := strings.Cut(e.Name(), "-")
+		out[kind] += info.Size()
+	}
+	return out, nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -37,7 +38,7 @@ type result struct {
 	dropSeries   []string
 	log          string
 
-	recorded       int64 // bytes
+	recorded       map[string]int64 // bytes, by kind
 	recordedTokens uint64
 	health         struct {
 		Status string
@@ -185,7 +186,13 @@ func (r *result) String() string {
 	fmt.Fprintf(w, "  agent        %s %s; %d helper restarts; dropped %v %s\n", r.health.Status, strings.Join(r.health.Why, "; "),
 		r.health.Helper.Restarts, r.health.Drops, strings.Join(r.dropSeries, " "))
 	fmt.Fprintf(w, "  OTLP         %d requests, %d points, %d spans, %d refused\n", r.received.Requests, r.received.Points, r.received.Spans, r.received.Refused)
-	fmt.Fprintf(w, "  recording    %.1f MB, %.0f MB/h\n", float64(r.recorded)/1e6, float64(r.recorded)/1e6*3600/(r.o.warmup+r.o.over).Seconds())
+	hourly, total := 3600/(r.o.warmup+r.o.over).Seconds()/1e6, 0.0
+	fmt.Fprint(w, "  recording    MB/h:")
+	for _, kind := range slices.Sorted(maps.Keys(r.recorded)) {
+		fmt.Fprintf(w, " %s %.1f,", kind, float64(r.recorded[kind])*hourly)
+		total += float64(r.recorded[kind]) * hourly
+	}
+	fmt.Fprintf(w, " all %.0f\n", total)
 	for line := range strings.Lines(r.log) {
 		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
 			fmt.Fprintf(w, "  log          %s", line)

@@ -133,7 +133,10 @@ func (s *site) run(ctx context.Context, clock *hostclock.Clock, traffic *traffic
 
 // read counts what the agent's recording holds.
 func (r *result) read(dir string) error {
-	r.recorded = size(dir)
+	var err error
+	if r.recorded, err = sizes(dir); err != nil {
+		return fmt.Errorf("read the recording: %w", err)
+	}
 	recording, err := record.OpenReader(dir)
 	if err != nil {
 		return err
