@@ -19,6 +19,7 @@ const (
 	maxFastPeriod = time.Second
 	minSlowPeriod = 200 * time.Millisecond
 	maxSlowPeriod = time.Minute
+	rarePeriod    = 10 * time.Second // of what is surveyed
 )
 
 // Config says how often a GPU is read.

@@ -5,6 +5,7 @@ package nvml
 
 import (
 	"context"
+	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
@@ -24,14 +25,34 @@ type Library interface {
 	Close() error
 }
 
-// Device is one GPU. It is used by one goroutine at a time; different devices may be used at the same time.
+// Device is one GPU, or one instance of a GPU that is cut into instances. It is used by one goroutine at a time;
+// different devices may be used at the same time.
 type Device interface {
 	// GPU returns what is fixed about the device.
 	GPU() timeline.GPU
 	// Read makes one call of the driver and puts each of its counters, or the reason why it is missing, into r.
-	// CallTake and CallBetween are not read this way.
+	// CallTake and CallBetween are not read this way, and what is surveyed neither.
 	Read(call Call, r *Reading)
+	// Survey makes one call of the driver whose answer is no counter, and puts the answer into v.
+	Survey(call Call, v *timeline.Inventory) error
 	Windower
+}
+
+// Happening is something that the driver tells by itself.
+type Happening struct {
+	Device int // position in the list that Devices gave, or timeline.NoGPU
+	Kind   timeline.EventKind
+	Xid    uint64 // of an EventXid
+	Detail string
+}
+
+// Watcher is a Library that tells what happens to its devices. Its methods are called by one goroutine, at the same
+// time as those of the devices, and not after Close.
+type Watcher interface {
+	// Await waits for the next happening, but not longer than d; false if there was none.
+	Await(d time.Duration) (Happening, bool, error)
+	// Changed reports whether the driver lists other devices than Devices did, and what is different.
+	Changed() (string, bool)
 }
 
 // Windower reads averages over the time between two snapshots of the device's activity.
@@ -53,20 +74,32 @@ const (
 	CallSMClock     Call = iota
 	CallMemClock         // memory clock
 	CallReasons          // why clocks are held
-	CallFields           // power, energy and throttle times in one batch
+	CallFields           // power, energy, throttle times and traffic in one batch
+	CallHealth           // memory errors, remapped rows, replays and the memory's temperature in one batch
 	CallPowerLimit       // enforced limit
 	CallMemory           // memory in use
 	CallTemperature      // of the GPU
+	CallMargin           // temperature left until clocks are cut
+	CallPCIeLink         // generation and width, as they are
 	CallUtilization      // duty cycles
+	CallProcesses        // who computes on the GPU: surveyed
+	CallTopology         // NUMA node, links, application clocks: surveyed
 	CallTake             // a snapshot of activity
 	CallBetween          // arithmetic on two snapshots
 
 	NumCalls = iota
 )
 
+// The first and the last call of each tier.
+const (
+	firstFast, lastFast = CallSMClock, CallReasons
+	firstSlow, lastSlow = CallFields, CallUtilization
+	firstRare, lastRare = CallProcesses, CallTopology
+)
+
 var callNames = [NumCalls]string{
-	"sm_clock", "mem_clock", "event_reasons", "field_values", "power_limit", "memory", "temperature", "utilization",
-	"gpm_sample", "gpm_metrics",
+	"sm_clock", "mem_clock", "event_reasons", "field_values", "health_fields", "power_limit", "memory", "temperature",
+	"temperature_margin", "pcie_link", "utilization", "processes", "topology", "gpm_sample", "gpm_metrics",
 }
 
 // String returns the call's name.
@@ -81,11 +114,16 @@ var callCounters = [NumCalls]timeline.CounterSet{
 	CallSMClock:  timeline.Set(timeline.SMClock),
 	CallMemClock: timeline.Set(timeline.MemClock),
 	CallReasons:  timeline.Set(timeline.EventReasons),
-	CallFields: timeline.Set(timeline.Power, timeline.Energy, timeline.ThrottlePower, timeline.ThrottleSWThermal,
-		timeline.ThrottleHWThermal, timeline.ThrottlePowerBrake, timeline.ThrottleSyncBoost),
+	CallFields: throttleTimes | timeline.Set(timeline.Power, timeline.Energy, timeline.PCIeTx, timeline.PCIeRx,
+		timeline.NVLinkTx, timeline.NVLinkRx),
+	CallHealth: timeline.Set(timeline.MemTemperature, timeline.RowRemapPending, timeline.RowRemapFailure, timeline.PCIeReplays,
+		timeline.ECCCorrected, timeline.ECCUncorrected, timeline.ECCCorrectedEver, timeline.ECCUncorrectedEver,
+		timeline.RemappedCorrectable, timeline.RemappedUncorrectable),
 	CallPowerLimit:  timeline.Set(timeline.PowerLimit),
 	CallMemory:      timeline.Set(timeline.MemUsed),
 	CallTemperature: timeline.Set(timeline.Temperature),
+	CallMargin:      timeline.Set(timeline.TemperatureMargin),
+	CallPCIeLink:    timeline.Set(timeline.PCIeGen, timeline.PCIeWidth),
 	CallUtilization: timeline.Set(timeline.GPUDuty, timeline.MemDuty),
 	CallTake:        timeline.GPM,
 	CallBetween:     timeline.GPM,
@@ -103,13 +141,15 @@ func (c Call) Counters() timeline.CounterSet {
 type Reading struct {
 	Has   timeline.CounterSet
 	Value [timeline.NumCounters]float64
-	Err   [timeline.NumCounters]error // why a counter that was asked for is missing
+	Err   [timeline.NumCounters]error  // why a counter that was asked for is missing
+	Note  [timeline.NumCounters]string // how a counter was read, if not the usual way
 }
 
 // Reset empties r.
 func (r *Reading) Reset() {
 	r.Has = 0
 	clear(r.Err[:])
+	clear(r.Note[:])
 }
 
 // Put sets c to v.

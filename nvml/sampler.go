@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,16 +37,25 @@ type Sampler struct {
 	now    func() timeline.Instant
 	info   timeline.GPU
 
-	fast, slow tier
-	window     window
-	duty       duty
-	trust      trust
-	reading    Reading
-	sample     timeline.Sample
-	lost       error // set by a call that says the GPU is gone
-	gap        bool  // windows are missing, and that was said
+	fast, slow, rare tier
+	window           window
+	duty             duty
+	calibration      calibration
+	burstEnd         timeline.Instant
+	trust            trust
+	held             heldTimes
+	calls            [NumCalls]callState
+	reading          Reading
+	sample           timeline.Sample
+	inventory        timeline.Inventory
+	lost             error         // set by a call that says the GPU is gone
+	gap              bool          // windows are missing, and that was said
+	wake             chan struct{} // capacity 1: a burst was asked for
 
 	mu      sync.Mutex
+	burst   timeline.Instant // asked for, up to then
+	watched bool             // the driver tells errors by itself
+	xids    float64          // how many it told
 	stats   Stats
 	inCall  timeline.Instant // start of the call under way, zero between calls
 	states  [timeline.NumCounters]timeline.State
@@ -57,9 +67,10 @@ type Sampler struct {
 func NewSampler(gpu int, device Device, cfg Config, now func() timeline.Instant) *Sampler {
 	return &Sampler{
 		gpu: gpu, device: device, cfg: cfg, now: now, info: device.GPU(),
-		fast: tier{period: cfg.FastPeriod}, slow: tier{period: cfg.SlowPeriod},
-		window: window{period: cfg.Period}, duty: duty{stretch: 1},
-		stats: Stats{Period: cfg.Period, FastPeriod: cfg.FastPeriod},
+		fast: tier{period: cfg.FastPeriod}, slow: tier{period: cfg.SlowPeriod}, rare: tier{period: rarePeriod},
+		window: window{period: cfg.Period}, duty: duty{stretch: 1}, wake: make(chan struct{}, 1),
+		inventory: timeline.Inventory{GPU: gpu, NUMANode: timeline.NoNUMANode},
+		stats:     Stats{Period: cfg.Period, FastPeriod: cfg.FastPeriod, SlowPeriod: cfg.SlowPeriod, Stretch: 1},
 	}
 }
 
@@ -73,6 +84,8 @@ func (s *Sampler) Run(ctx context.Context, sink timeline.GPUSink) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
+		case <-s.wake:
+			s.takeBurst(s.now())
 		}
 		if s.tick(sink); s.lost != nil {
 			return s.end(sink)
@@ -85,7 +98,8 @@ func (s *Sampler) Run(ctx context.Context, sink timeline.GPUSink) error {
 func (s *Sampler) start(sink timeline.GPUSink) {
 	now := s.now()
 	first := now.Add(time.Duration(s.gpu) * 13 * time.Millisecond % s.cfg.Period)
-	s.fast.next, s.slow.next, s.window.next = first, first, first
+	s.fast.next, s.slow.next, s.window.next, s.rare.next = first, first, first, first
+	s.calibration.next, s.calibration.until = first.Add(calibrationPeriod), first.Add(calibrationSpan)
 	s.duty.since = now
 	if !s.info.GPM {
 		s.setStates(sink, timeline.GPM, timeline.StateUnsupported, "windows of activity need GPM: Hopper or newer")
@@ -102,18 +116,25 @@ func (s *Sampler) tick(sink timeline.GPUSink) {
 		s.readWindow(sink)
 	}
 	if s.lost == nil && now >= s.fast.next {
-		s.readTier(sink, CallSMClock, CallReasons)
+		s.readTier(sink, firstFast, lastFast)
 		s.countMissed(s.fast.advance(s.now()))
 	}
 	if s.lost == nil && now >= s.slow.next {
-		s.readTier(sink, CallFields, CallUtilization)
+		s.readTier(sink, firstSlow, lastSlow)
 		s.countMissed(s.slow.advance(s.now()))
 	}
-	s.adapt()
+	if s.lost == nil && now >= s.rare.next {
+		s.survey(sink)
+		s.countMissed(s.rare.advance(s.now()))
+	}
+	if s.lost == nil && now >= s.calibration.next {
+		s.calibrate()
+	}
+	s.adapt(sink)
 }
 
 func (s *Sampler) nextTick() timeline.Instant {
-	next := min(s.fast.next, s.slow.next)
+	next := min(s.fast.next, s.slow.next, s.rare.next, s.calibration.next)
 	if s.windowed() {
 		next = min(next, s.window.next)
 	}
@@ -127,14 +148,22 @@ func (s *Sampler) readTier(sink timeline.GPUSink, first, last Call) {
 	start := s.now()
 	end := start
 	for call := first; call <= last && s.lost == nil; call++ {
-		if asked := call.Counters(); asked&^s.ignored != 0 {
+		if asked := call.Counters(); asked&^s.ignored != 0 && s.calls[call].next <= start {
 			s.enter(end)
 			s.device.Read(call, &s.reading)
-			end = s.leave(call, s.firstError(asked))
+			err := s.firstError(asked)
+			end = s.leave(call, err)
+			s.settle(sink, call, end, err)
 		}
 	}
 	if s.lost != nil {
 		return
+	}
+	s.checkGauges()
+	s.held.integrate(&s.reading, start)
+	if first == firstSlow {
+		s.held.fill(&s.reading)
+		s.fillXids()
 	}
 	s.trust.check(&s.reading, timeline.Span{Start: start, End: end}.Mid())
 	s.noteOutcomes(sink, first, last)
@@ -142,6 +171,111 @@ func (s *Sampler) readTier(sink timeline.GPUSink, first, last Call) {
 		return
 	}
 	s.emit(sink, timeline.Span{Start: start, End: max(end, start+1)}, int64(end-start)/2)
+}
+
+// survey reads what is no counter, and hands it on if the sink takes it.
+func (s *Sampler) survey(sink timeline.GPUSink) {
+	known := false
+	for call := firstRare; call <= lastRare && s.lost == nil; call++ {
+		c := &s.calls[call]
+		now := s.now()
+		if c.state == timeline.StateUnsupported || c.next > now {
+			continue
+		}
+		s.enter(now)
+		err := s.device.Survey(call, &s.inventory)
+		at := s.leave(call, err)
+		s.settle(sink, call, at, err)
+		known = known || err == nil
+		if st := StateOf(err); st != c.state {
+			c.state = st
+			detail := ""
+			if err != nil {
+				detail = err.Error()
+			}
+			sink.AddCapability(timeline.Capability{GPU: s.gpu, Call: call.String(), State: st, Detail: detail})
+		}
+	}
+	to, takes := sink.(timeline.InventorySink)
+	if !known || !takes || s.lost != nil {
+		return
+	}
+	v := s.inventory
+	v.GPU, v.At = s.gpu, s.now()
+	v.NVLinks, v.Processes = slices.Clone(v.NVLinks), slices.Clone(v.Processes)
+	to.AddInventory(v)
+}
+
+// Watched says whether the driver tells errors of this GPU by itself; err says why not.
+func (s *Sampler) Watched(sink timeline.GPUSink, err error) {
+	s.mu.Lock()
+	s.watched = err == nil
+	s.mu.Unlock()
+	if err != nil {
+		s.setState(sink, timeline.Xids, StateOf(err), err.Error())
+		return
+	}
+	s.setState(sink, timeline.Xids, timeline.StateOK, "")
+}
+
+// CountXid counts an error that the driver told.
+func (s *Sampler) CountXid() {
+	s.mu.Lock()
+	s.xids++
+	s.mu.Unlock()
+}
+
+func (s *Sampler) fillXids() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watched {
+		s.reading.Put(timeline.Xids, s.xids)
+	}
+}
+
+// heldTimes integrates the reasons that hold clocks, for drivers that do not count the time by reason.
+type heldTimes struct {
+	mask    uint64
+	since   timeline.Instant
+	seconds [timeline.ThrottleSyncBoost - timeline.ThrottlePower + 1]float64
+}
+
+// heldFor is how long a reading of the reasons holds at most.
+const heldFor = 2 * time.Second
+
+// heldBits are the reasons in the order of the throttle counters.
+var heldBits = [...]uint64{
+	timeline.ReasonSWPowerCap, timeline.ReasonSWThermal, timeline.ReasonHWThermal, timeline.ReasonPowerBrake, timeline.ReasonSyncBoost,
+}
+
+// integrate lets the reasons of the last reading hold until this one.
+func (h *heldTimes) integrate(r *Reading, at timeline.Instant) {
+	if !r.Has.Has(timeline.EventReasons) {
+		return
+	}
+	if !h.since.IsZero() {
+		passed := min(at.Sub(h.since), heldFor).Seconds()
+		for i, bit := range heldBits {
+			if h.mask&bit != 0 {
+				h.seconds[i] += passed
+			}
+		}
+	}
+	h.mask, h.since = uint64(r.Value[timeline.EventReasons]), at
+}
+
+// fill puts the integrals where the driver has no counter, and says so.
+func (h *heldTimes) fill(r *Reading) {
+	if h.since.IsZero() {
+		return
+	}
+	for i := range h.seconds {
+		c := timeline.ThrottlePower + timeline.Counter(i)
+		if errors.Is(r.Err[c], ErrNotSupported) {
+			r.Put(c, h.seconds[i])
+			r.Note[c] = "the reasons that hold clocks, integrated between readings: the driver has no counter that is known"
+		}
+	}
 }
 
 // emit hands the reading on with its span.

@@ -23,8 +23,8 @@ func (s *Sampler) noteOutcomes(sink timeline.GPUSink, first, last Call) {
 			s.setState(sink, c, timeline.StateUntrusted, err.Error())
 		case err != nil:
 			s.setState(sink, c, StateOf(err), err.Error())
-		case s.reading.Has.Has(c) && !c.Windowed():
-			s.setState(sink, c, timeline.StateOK, "") // a window is only good once all of it was checked
+		case s.reading.Has.Has(c) && !c.Windowed(): // a window is only good once all of it was checked
+			s.setState(sink, c, timeline.StateOK, s.reading.Note[c])
 		}
 	}
 }
@@ -52,6 +52,48 @@ func (s *Sampler) setState(sink timeline.GPUSink, c timeline.Counter, st timelin
 	}
 }
 
+// callState is what is known of one call besides the states of its counters.
+type callState struct {
+	state   timeline.State   // of a survey, which has no counters
+	since   timeline.Instant // of the first success
+	next    timeline.Instant // not asked before
+	refused int              // times in a row
+}
+
+const (
+	quickRefusals = 5                // refusals in a row that may be an accident
+	retryRefused  = 2 * time.Second  // after each of them
+	retryDenied   = 30 * time.Second // after that: rights come back when somebody does something
+)
+
+// settle notes how a call ended. A call that is refused for lack of rights is asked again, and not often: on some hosts
+// the right is lost after minutes (NVIDIA/DCGM#214), which is said once.
+func (s *Sampler) settle(sink timeline.GPUSink, call Call, at timeline.Instant, err error) {
+	c := &s.calls[call]
+	if err == nil {
+		c.refused, c.next = 0, 0
+		if c.since.IsZero() {
+			c.since = at
+		}
+		return
+	}
+	if !errors.Is(err, ErrNoPermission) {
+		return
+	}
+	if c.refused == 0 && !c.since.IsZero() {
+		sink.AddEvent(timeline.Event{
+			At: at, Kind: timeline.EventCapability, GPU: s.gpu,
+			Detail: call.String() + ": permission lost after " + at.Sub(c.since).Round(time.Second).String() + ": " + err.Error(),
+		})
+	}
+	c.refused++
+	wait := retryRefused
+	if c.refused > quickRefusals {
+		wait = retryDenied
+	}
+	c.next = at.Add(wait)
+}
+
 // MarkStuck says that a call of this GPU does not come back: every counter that was read is timed out from here on.
 // The sampler itself cannot say so while it waits; whoever watches it does. Once the call is back, the next readings
 // set the states right again.
@@ -76,42 +118,32 @@ func (s *Sampler) MarkStuck(sink timeline.GPUSink) {
 	}
 }
 
-// duty measures what share of a thread the calls take, and stretches the periods when it is too much.
-type duty struct {
-	busy    time.Duration
-	since   timeline.Instant
-	stretch float64
-}
-
-const (
-	dutySpan     = time.Second
-	stretchStep  = 1.5
-	maxStretch   = 32
-	windowGiveUp = 5 // stretch above which windows are made longer too
+// What callers branch on. A driver's binding wraps its own text around one of these.
+var (
+	ErrNotSupported    = errors.New("not supported")
+	ErrNoPermission    = errors.New("no permission")
+	ErrGPULost         = errors.New("gpu is lost")
+	ErrTimeout         = errors.New("driver timed out")
+	ErrNoLibrary       = errors.New("driver library not found")
+	ErrNoDriver        = errors.New("driver is not loaded")
+	ErrVersionMismatch = errors.New("driver and library versions differ")
+	ErrDriver          = errors.New("driver error")
 )
 
-// adapt stretches the fast tier while the calls take more than the budget, then the windows, and shrinks them back
-// when there is room. Slow calls are left alone: they are few.
-func (s *Sampler) adapt() {
-	now := s.now()
-	span := now.Sub(s.duty.since)
-	if span < dutySpan {
-		return
-	}
-	share := s.duty.busy.Seconds() / span.Seconds()
-	s.duty.busy, s.duty.since = 0, now
+// StateOf returns the state of a counter whose call ended with err. An error that is none of the known ones leaves
+// the counter stale: it may come back.
+func StateOf(err error) timeline.State {
 	switch {
-	case share > s.cfg.DutyBudget:
-		s.duty.stretch = min(s.duty.stretch*stretchStep, maxStretch)
-	case share < s.cfg.DutyBudget/2:
-		s.duty.stretch = max(s.duty.stretch/stretchStep, 1)
+	case err == nil:
+		return timeline.StateOK
+	case errors.Is(err, ErrNotSupported):
+		return timeline.StateUnsupported
+	case errors.Is(err, ErrNoPermission):
+		return timeline.StateNoPermission
+	case errors.Is(err, ErrGPULost):
+		return timeline.StateLost
+	case errors.Is(err, ErrTimeout):
+		return timeline.StateTimeout
 	}
-	s.fast.period = min(time.Duration(float64(s.cfg.FastPeriod)*s.duty.stretch), maxFastPeriod)
-	s.window.period = s.cfg.Period
-	if s.duty.stretch > windowGiveUp {
-		s.window.period = min(2*s.cfg.Period, maxPeriod)
-	}
-	s.mu.Lock()
-	s.stats.Duty, s.stats.Period, s.stats.FastPeriod = share, s.window.period, s.fast.period
-	s.mu.Unlock()
+	return timeline.StateStale
 }

@@ -2,6 +2,7 @@ package nvml
 
 import (
 	"errors"
+	"math"
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -11,19 +12,29 @@ import (
 var errUntrusted = errors.New("grew faster than time, or shrank")
 
 const (
-	busyDuty    = 0.5         // a duty cycle that says kernels ran
-	busyReads   = 2           // consecutive slow reads that have to say so
-	zeroWindows = 10          // consecutive windows that have to be all zero
-	growthFloor = time.Second // between two readings, below which growth is not judged
-	growthLimit = 1.1         // seconds of throttling a second can hold, with room for coarse steps
+	busyDuty      = 0.5         // a duty cycle that says kernels ran
+	busyPower     = 0.6         // of the limit: what no idle GPU draws
+	busyReads     = 2           // consecutive slow reads that have to say so
+	zeroWindows   = 10          // consecutive windows that have to be all zero
+	frozenWindows = 20          // consecutive windows that have to be the same, bit by bit
+	frozenMoves   = 3           // changes of clocks or power in that time
+	growthFloor   = time.Second // between two readings, below which growth is not judged
+	growthLimit   = 1.1         // seconds of throttling a second can hold, with room for coarse steps
 )
 
 // trust remembers what is needed to see that a counter contradicts itself or others.
 type trust struct {
 	busy, zeros int
+	limit       float64 // W, enforced
 	last        [timeline.NumCounters]float64
 	at          timeline.Instant
 	bad         timeline.CounterSet
+
+	moves        uint64 // changes of clocks and power
+	clock, power float64
+	window       [timeline.SMClock]float64 // of the last window
+	same         int                       // windows that were like it
+	sameSince    uint64                    // moves when it came
 }
 
 // throttleTimes are the counters of seconds held back, which no second can hold more than one of.
@@ -31,14 +42,9 @@ const throttleTimes = timeline.CounterSet(1<<timeline.ThrottlePower | 1<<timelin
 	1<<timeline.ThrottleHWThermal | 1<<timeline.ThrottlePowerBrake | 1<<timeline.ThrottleSyncBoost)
 
 // check takes throttle times out of r that grow faster than time or shrink: the ids of these fields moved between
-// drivers, and a wrong id reads some other feature.
+// drivers, and a wrong id reads some other feature. It also takes note of what says that the GPU is busy.
 func (t *trust) check(r *Reading, at timeline.Instant) {
-	if r.Has.Has(timeline.GPUDuty) {
-		t.busy++
-		if r.Value[timeline.GPUDuty] < busyDuty {
-			t.busy = 0
-		}
-	}
+	t.watch(r)
 	if r.Has&throttleTimes == 0 {
 		return
 	}
@@ -60,8 +66,32 @@ func (t *trust) check(r *Reading, at timeline.Instant) {
 	t.at = at
 }
 
-// contradicted reports whether windows have read zero for long while the duty cycle says that kernels ran: after
-// some faults the driver's activity counters stay at zero (NVIDIA/DCGM#303).
+// watch takes note of duty, power and clocks.
+func (t *trust) watch(r *Reading) {
+	if r.Has.Has(timeline.PowerLimit) {
+		t.limit = r.Value[timeline.PowerLimit]
+	}
+	if v := r.Value[timeline.SMClock]; r.Has.Has(timeline.SMClock) && v != t.clock {
+		t.clock = v
+		t.moves++
+	}
+	if v := r.Value[timeline.Power]; r.Has.Has(timeline.Power) && v != t.power {
+		t.power = v
+		t.moves++
+	}
+	if !r.Has.Has(timeline.GPUDuty) && !r.Has.Has(timeline.Power) {
+		return
+	}
+	byDuty := r.Has.Has(timeline.GPUDuty) && r.Value[timeline.GPUDuty] >= busyDuty
+	byPower := t.limit > 0 && r.Has.Has(timeline.Power) && r.Value[timeline.Power] >= busyPower*t.limit
+	t.busy++
+	if !byDuty && !byPower {
+		t.busy = 0
+	}
+}
+
+// contradicted reports whether windows have read zero for long while the duty cycle or the power says that kernels ran:
+// after some faults the driver's activity counters stay at zero (NVIDIA/DCGM#303).
 func (t *trust) contradicted(r *Reading) bool {
 	const activity = timeline.CounterSet(1<<timeline.GraphicsUtil | 1<<timeline.SMUtil | 1<<timeline.DRAMUtil)
 	zero := r.Has&activity != 0
@@ -75,4 +105,55 @@ func (t *trust) contradicted(r *Reading) bool {
 		t.zeros = 0
 	}
 	return t.zeros >= zeroWindows && t.busy >= busyReads
+}
+
+// frozen reports whether windows have said the same for long, and not nothing, while clocks or power moved.
+func (t *trust) frozen(r *Reading) bool {
+	same, some := true, false
+	for c := range timeline.SMClock {
+		if r.Has.Has(c) {
+			same = same && r.Value[c] == t.window[c]
+			some = some || r.Value[c] != 0
+			t.window[c] = r.Value[c]
+		}
+	}
+	t.same++
+	if !same || !some {
+		t.same, t.sameSince = 0, t.moves
+	}
+	return t.same >= frozenWindows && t.moves-t.sameSince >= frozenMoves
+}
+
+// bound is what a gauge can be.
+type bound struct{ low, high float64 }
+
+// bounds are well outside of every GPU there is, so that only nonsense lies beyond them: Hz, W, degrees, links.
+var bounds = map[timeline.Counter]bound{
+	timeline.SMClock: {0, 20e9}, timeline.MemClock: {0, 20e9}, timeline.Power: {0, 20e3}, timeline.PowerLimit: {0, 20e3},
+	timeline.Temperature: {-60, 200}, timeline.MemTemperature: {-60, 200}, timeline.TemperatureMargin: {-200, 200},
+	timeline.GPUDuty: {0, 1 + tolerance}, timeline.MemDuty: {0, 1 + tolerance}, timeline.PCIeGen: {0, 16}, timeline.PCIeWidth: {0, 64},
+}
+
+// checkGauges drops what no GPU can show.
+func (s *Sampler) checkGauges() {
+	for c := timeline.SMClock; c < timeline.NumCounters; c++ {
+		if !s.reading.Has.Has(c) {
+			continue
+		}
+		v, b := s.reading.Value[c], bound{0, math.Inf(1)}
+		if known, ok := bounds[c]; ok {
+			b = known
+		}
+		if c == timeline.MemUsed && s.info.MemoryBytes > 0 {
+			b.high = 1.05 * float64(s.info.MemoryBytes)
+		}
+		switch {
+		case math.IsNaN(v) || math.IsInf(v, 0):
+			s.drop(DropNaN)
+			s.reading.Has &^= timeline.Set(c)
+		case v < b.low || v > b.high:
+			s.drop(DropRange)
+			s.reading.Has &^= timeline.Set(c)
+		}
+	}
 }

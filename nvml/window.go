@@ -41,6 +41,7 @@ func (s *Sampler) readWindow(sink timeline.GPUSink) {
 	s.enter(before)
 	err := s.device.Take(slot)
 	after := s.leave(CallTake, err)
+	s.settle(sink, CallTake, after, err)
 	if err != nil {
 		s.windowFailed(sink, after, err)
 		return
@@ -103,10 +104,15 @@ func (s *Sampler) compare(sink timeline.GPUSink, older, newer int, over timeline
 	if s.reading.Has == 0 {
 		return false
 	}
-	if s.trust.contradicted(&s.reading) {
-		s.drop(DropContradicted)
-		s.setStates(sink, s.reading.Has, timeline.StateUntrusted, "all windows read zero while the duty cycle says busy")
-		s.openGap(sink, end, "windows contradict the duty cycle")
+	zero, frozen := s.trust.contradicted(&s.reading), s.trust.frozen(&s.reading)
+	if zero || frozen {
+		why, reason := DropContradicted, "all windows read zero while duty or power say busy"
+		if frozen {
+			why, reason = DropFrozen, "windows repeat the same numbers while clocks or power move"
+		}
+		s.drop(why)
+		s.setStates(sink, s.reading.Has, timeline.StateUntrusted, reason)
+		s.openGap(sink, end, reason)
 		return true
 	}
 	s.gap = false
@@ -141,7 +147,7 @@ func (s *Sampler) checkFractions() {
 // next one succeeds.
 func (s *Sampler) windowFailed(sink timeline.GPUSink, at timeline.Instant, err error) {
 	s.window.have = false
-	s.window.next = at.Add(retryWindow)
+	s.window.next = max(at.Add(retryWindow), s.calls[CallTake].next)
 	s.drop(DropFailed)
 	if s.lost != nil {
 		return

@@ -184,7 +184,7 @@ func (s *observer) sample(gpu int, end time.Duration) {
 		from, to := g.window, g.window+s.opts.Window
 		sample := timeline.Sample{GPU: gpu, Over: timeline.Span{Start: at(from), End: at(to)}, Slack: int64(callWidth / 2)}
 		for c := range timeline.Counter(timeline.NumCounters) {
-			if c.Windowed() {
+			if c <= timeline.DRAMUtil { // what a scenario plays
 				sample.Put(c, (s.tl.Integral(gpu, c, to)-s.tl.Integral(gpu, c, from))/(to-from).Seconds())
 			}
 		}
@@ -221,7 +221,7 @@ func (s *observer) slow(gpu int, t time.Duration) {
 		busy := s.tl.Integral(gpu, timeline.GraphicsUtil, t) - s.tl.Integral(gpu, timeline.GraphicsUtil, before)
 		sample.Put(timeline.GPUDuty, busy/(t-before).Seconds())
 	}
-	for c := timeline.Energy; c < timeline.NumCounters; c++ {
+	for c := timeline.Energy; c <= timeline.ThrottleSyncBoost; c++ { // what a scenario plays
 		sample.Put(c, s.tl.Integral(gpu, c, t))
 	}
 	s.w.AddSample(&sample)

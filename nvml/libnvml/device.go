@@ -11,22 +11,28 @@ import (
 	"github.com/tpotscope/tpotscope/nvml"
 )
 
-// device is one GPU of the driver.
+// device is one GPU of the driver, or one instance of a GPU.
 type device struct {
-	lib    *Library
-	handle driver.Device
-	info   timeline.GPU
-	values []driver.FieldValue // reused: one entry a field, ids set
+	lib      *Library
+	handle   driver.Device
+	info     timeline.GPU
+	parent   *device // nil: no instance
+	instance int     // id of an instance within its device
+	fields   batch
+	health   batch
+	peers    [driver.NVLINK_MAX_LINKS]string // bus id of the other end of each link
 
-	slots  [nvml.Slots]driver.GpmSample
-	taken  [nvml.Slots]bool // the buffer exists
-	metric driver.GpmMetricsGetType
+	slots   [nvml.Slots]driver.GpmSample
+	taken   [nvml.Slots]bool // the buffer exists
+	metrics []metricOf
+	metric  driver.GpmMetricsGetType
 }
 
-func newDevice(l *Library, index int, handle driver.Device) (*device, error) {
-	d := &device{lib: l, handle: handle, values: make([]driver.FieldValue, len(l.fields))}
-	for i, f := range l.fields {
-		d.values[i].FieldId = f.id
+// newDevice identifies the device behind a handle; parent is nil unless it is an instance.
+func newDevice(l *Library, index int, handle driver.Device, parent *device) (*device, error) {
+	d := &device{
+		lib: l, handle: handle, parent: parent,
+		fields: newBatch(fieldsFor(l.version)), health: newBatch(healthFields()),
 	}
 	name, ret := handle.GetName()
 	if err := outcome("read name", ret); err != nil {
@@ -37,7 +43,11 @@ func newDevice(l *Library, index int, handle driver.Device) (*device, error) {
 		return nil, err
 	}
 	d.info = timeline.GPU{UUID: uuid, Name: name, Index: index, Driver: l.version, Simulated: l.fake}
-	d.identify()
+	if parent == nil {
+		d.identify()
+	} else if err := d.identifyInstance(); err != nil {
+		return nil, err
+	}
 	if d.info.GPM = d.supportsGPM(); d.info.GPM {
 		if err := d.allocate(); err != nil {
 			return nil, err
@@ -111,8 +121,17 @@ func text(chars []int8) string {
 // GPU returns what is fixed about the device.
 func (d *device) GPU() timeline.GPU { return d.info }
 
+// ofDevice are the calls that an instance does not answer: it has no clocks, power and links of its own, and duty cycles
+// are not there while a device is cut into instances (NVML API, nvmlDeviceGetUtilizationRates).
+const ofDevice = 1<<nvml.CallSMClock | 1<<nvml.CallMemClock | 1<<nvml.CallReasons | 1<<nvml.CallFields | 1<<nvml.CallHealth |
+	1<<nvml.CallPowerLimit | 1<<nvml.CallTemperature | 1<<nvml.CallMargin | 1<<nvml.CallPCIeLink | 1<<nvml.CallUtilization
+
 // Read makes one call of the driver.
 func (d *device) Read(call nvml.Call, r *nvml.Reading) {
+	if d.parent != nil && ofDevice&(1<<call) != 0 {
+		r.FailAll(call.Counters(), fmt.Errorf("of the device, not of an instance: %w", nvml.ErrNotSupported))
+		return
+	}
 	h := d.handle
 	switch call {
 	case nvml.CallSMClock:
@@ -126,6 +145,8 @@ func (d *device) Read(call nvml.Call, r *nvml.Reading) {
 		put(r, timeline.EventReasons, float64(v), err)
 	case nvml.CallFields:
 		d.readFields(r)
+	case nvml.CallHealth:
+		d.readBatch(&d.health, call, r)
 	case nvml.CallPowerLimit:
 		v, err := d.uint32Of("nvmlDeviceGetEnforcedPowerLimit", h.GetEnforcedPowerLimit)
 		put(r, timeline.PowerLimit, float64(v)*1e-3, err)
@@ -135,9 +156,17 @@ func (d *device) Read(call nvml.Call, r *nvml.Reading) {
 	case nvml.CallTemperature:
 		v, err := d.temperature()
 		put(r, timeline.Temperature, v, err)
+	case nvml.CallMargin:
+		v, err := d.margin()
+		put(r, timeline.TemperatureMargin, v, err)
+	case nvml.CallPCIeLink:
+		v, err := d.intOf("nvmlDeviceGetCurrPcieLinkGeneration", h.GetCurrPcieLinkGeneration)
+		put(r, timeline.PCIeGen, float64(v), err)
+		v, err = d.intOf("nvmlDeviceGetCurrPcieLinkWidth", h.GetCurrPcieLinkWidth)
+		put(r, timeline.PCIeWidth, float64(v), err)
 	case nvml.CallUtilization:
 		d.readUtilization(r)
-	case nvml.CallTake, nvml.CallBetween:
+	case nvml.CallProcesses, nvml.CallTopology, nvml.CallTake, nvml.CallBetween:
 		r.FailAll(call.Counters(), nvml.ErrNotSupported)
 	}
 }
@@ -156,6 +185,14 @@ func (l *Library) missing(what string) error {
 }
 
 func (d *device) uint32Of(symbol string, get func() (uint32, driver.Return)) (uint32, error) {
+	if !d.lib.has[symbol] {
+		return 0, d.lib.missing(symbol)
+	}
+	v, ret := get()
+	return v, outcome(symbol, ret)
+}
+
+func (d *device) intOf(symbol string, get func() (int, driver.Return)) (int, error) {
 	if !d.lib.has[symbol] {
 		return 0, d.lib.missing(symbol)
 	}
@@ -216,6 +253,16 @@ func (d *device) temperature() (float64, error) {
 	}
 	v, ret := d.handle.GetTemperatureV().V1()
 	return float64(v.Temperature), outcome("nvmlDeviceGetTemperatureV", ret)
+}
+
+// margin returns the degrees that are left until clocks are cut.
+func (d *device) margin() (float64, error) {
+	const symbol = "nvmlDeviceGetMarginTemperature"
+	if !d.lib.has[symbol] {
+		return 0, d.lib.missing(symbol)
+	}
+	v, ret := d.handle.GetMarginTemperature()
+	return float64(v.MarginTemperature), outcome(symbol, ret)
 }
 
 func (d *device) readUtilization(r *nvml.Reading) {

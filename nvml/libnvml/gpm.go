@@ -9,19 +9,39 @@ import (
 	"github.com/tpotscope/tpotscope/nvml"
 )
 
-// metrics lists what is asked of each window. All ids are below 98, the length of the array in the oldest header that
-// has it: a longer array of a newer header is safe then.
-var metrics = [...]struct {
+// metricOf says which metric of a window holds a counter.
+type metricOf struct {
 	counter timeline.Counter
 	id      driver.GpmMetricId
-}{
-	{timeline.GraphicsUtil, driver.GPM_METRIC_GRAPHICS_UTIL},
-	{timeline.SMUtil, driver.GPM_METRIC_SM_UTIL},
-	{timeline.SMOccupancy, driver.GPM_METRIC_SM_OCCUPANCY},
-	{timeline.TensorUtil, driver.GPM_METRIC_ANY_TENSOR_UTIL},
-	{timeline.HMMAUtil, driver.GPM_METRIC_HMMA_TENSOR_UTIL},
-	{timeline.IMMAUtil, driver.GPM_METRIC_IMMA_TENSOR_UTIL},
-	{timeline.DRAMUtil, driver.GPM_METRIC_DRAM_BW_UTIL},
+	branch  int // the driver's first that has it
+}
+
+// metrics lists what is asked of each window. The array in the request is as long as the header that this was built with
+// says, and grew three times under one version (98 entries up to NVML 12.8, 210 in 12.9): so a driver before R575 is
+// asked for no id above 97.
+var metrics = [...]metricOf{
+	{timeline.GraphicsUtil, driver.GPM_METRIC_GRAPHICS_UTIL, 0},
+	{timeline.SMUtil, driver.GPM_METRIC_SM_UTIL, 0},
+	{timeline.SMOccupancy, driver.GPM_METRIC_SM_OCCUPANCY, 0},
+	{timeline.TensorUtil, driver.GPM_METRIC_ANY_TENSOR_UTIL, 0},
+	{timeline.HMMAUtil, driver.GPM_METRIC_HMMA_TENSOR_UTIL, 0},
+	{timeline.IMMAUtil, driver.GPM_METRIC_IMMA_TENSOR_UTIL, 0},
+	{timeline.DRAMUtil, driver.GPM_METRIC_DRAM_BW_UTIL, 0},
+	{timeline.IntegerUtil, driver.GPM_METRIC_INTEGER_UTIL, 0},
+	{timeline.FP32Util, driver.GPM_METRIC_FP32_UTIL, 0},
+	{timeline.FP16Util, driver.GPM_METRIC_FP16_UTIL, 0},
+	{timeline.DRAMCacheHit, driver.GPM_METRIC_DRAM_CACHE_HIT, 575},
+}
+
+// metricsFor returns the metrics that a driver of that version may be asked for.
+func metricsFor(version string) []metricOf {
+	var list []metricOf
+	for _, m := range metrics {
+		if branchOf(version) >= m.branch {
+			list = append(list, m)
+		}
+	}
+	return list
 }
 
 // supportsGPM asks the driver whether the device has windows.
@@ -32,6 +52,9 @@ func (d *device) supportsGPM() bool {
 		if !d.lib.has[symbol] {
 			return false
 		}
+	}
+	if d.parent != nil {
+		return d.lib.has["nvmlGpmMigSampleGet"] && d.parent.info.GPM
 	}
 	support, ret := d.handle.GpmQueryDeviceSupport()
 	return ret == driver.SUCCESS && support.IsSupportedDevice != 0
@@ -46,8 +69,9 @@ func (d *device) allocate() error {
 		}
 		d.slots[i], d.taken[i] = s, true
 	}
-	d.metric.NumMetrics = uint32(len(metrics))
-	for i, m := range metrics {
+	d.metrics = metricsFor(d.lib.version)
+	d.metric.NumMetrics = uint32(len(d.metrics))
+	for i, m := range d.metrics {
 		d.metric.Metrics[i].MetricId = uint32(m.id)
 	}
 	return nil
@@ -57,6 +81,9 @@ func (d *device) allocate() error {
 func (d *device) Take(slot int) error {
 	if !d.taken[slot] {
 		return d.lib.missing("windows of activity for this GPU")
+	}
+	if d.parent != nil {
+		return outcome("nvmlGpmMigSampleGet", d.slots[slot].MigGet(d.parent.handle, d.instance))
 	}
 	return outcome("nvmlGpmSampleGet", d.slots[slot].Get(d.handle))
 }
@@ -68,7 +95,10 @@ func (d *device) Between(older, newer int, r *nvml.Reading) {
 		r.FailAll(timeline.GPM, err)
 		return
 	}
-	for i, m := range metrics {
+	if len(d.metrics) < len(metrics) {
+		r.FailAll(timeline.GPM, d.lib.missing("a metric for it"))
+	}
+	for i, m := range d.metrics {
 		got := &d.metric.Metrics[i]
 		put(r, m.counter, got.Value/100, outcome(m.counter.String(), driver.Return(got.NvmlReturn)))
 	}

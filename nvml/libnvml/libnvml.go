@@ -36,7 +36,13 @@ var optional = []string{
 	"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementDefaultLimit",
 	"nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperature",
 	"nvmlDeviceGetTemperatureV", "nvmlDeviceGetMigMode", "nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc",
-	"nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMetricsGet",
+	"nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMetricsGet", "nvmlGpmMigSampleGet", "nvmlDeviceGetMarginTemperature",
+	"nvmlDeviceGetViolationStatus", "nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetCurrPcieLinkWidth",
+	"nvmlDeviceGetMaxPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkWidth", "nvmlDeviceGetApplicationsClock",
+	"nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetNumaNodeId", "nvmlDeviceGetNvLinkState",
+	"nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
+	"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetAttributes_v2", "nvmlEventSetCreate", "nvmlEventSetFree",
+	"nvmlEventSetWait_v2", "nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents",
 }
 
 // simulated is a function that only this project's stand-in for the library has.
@@ -49,11 +55,14 @@ type Library struct {
 	has     map[string]bool
 	version string
 	fake    bool // the simulated driver
-	fields  []fieldOf
 	devices []*device
+	events  events
 }
 
-var _ nvml.Library = (*Library)(nil)
+var (
+	_ nvml.Library = (*Library)(nil)
+	_ nvml.Watcher = (*Library)(nil)
+)
 
 // Open loads the library at path, or the one that the loader finds if path is empty, and starts the driver's session.
 func Open(path string) (*Library, error) {
@@ -74,7 +83,7 @@ func Open(path string) (*Library, error) {
 	if err := outcome("read driver version", ret); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	l.version, l.fields = version, fieldsFor(version)
+	l.version = version
 	return l, nil
 }
 
@@ -120,13 +129,13 @@ func (l *Library) Missing() []string {
 	return missing
 }
 
-// Devices lists the GPUs that can be opened. One that is lost must not hide the others.
+// Devices lists the GPUs that can be opened, each followed by the instances it is cut into. One that is lost must not
+// hide the others.
 func (l *Library) Devices() ([]nvml.Device, error) {
 	count, ret := l.lib.DeviceGetCount()
 	if err := outcome("count gpus", ret); err != nil {
 		return nil, err
 	}
-	devices := make([]nvml.Device, 0, count)
 	var errs []error
 	for i := range count {
 		d, err := l.device(i)
@@ -135,8 +144,17 @@ func (l *Library) Devices() ([]nvml.Device, error) {
 			continue
 		}
 		l.devices = append(l.devices, d)
-		devices = append(devices, d)
+		instances, err := l.instances(d)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("open instances of gpu %d: %w", i, err))
+		}
+		l.devices = append(l.devices, instances...)
 	}
+	devices := make([]nvml.Device, len(l.devices))
+	for i, d := range l.devices {
+		devices[i] = d
+	}
+	l.listen(count)
 	return devices, errors.Join(errs...)
 }
 
@@ -145,16 +163,17 @@ func (l *Library) device(index int) (*device, error) {
 	if err := outcome("get handle", ret); err != nil {
 		return nil, err
 	}
-	return newDevice(l, index, handle)
+	return newDevice(l, index, handle, nil)
 }
 
-// Close frees the snapshot buffers and ends the session.
+// Close frees the snapshot buffers and the set of events, and ends the session.
 func (l *Library) Close() error {
-	errs := make([]error, 0, len(l.devices)+1)
+	errs := make([]error, 0, len(l.devices)+2)
 	for _, d := range l.devices {
 		errs = append(errs, d.free())
 	}
 	l.devices = nil
+	errs = append(errs, l.deafen())
 	return errors.Join(append(errs, outcome("shut down", l.lib.Shutdown()))...)
 }
 

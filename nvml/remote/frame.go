@@ -33,13 +33,13 @@ const (
 
 const (
 	protocol        = "tpotscope-nvml"
-	protocolVersion = 1
+	protocolVersion = 2
 
 	headerLen = 5
 	// maxFrame bounds what a frame may claim to be. The longest is a list of GPUs: under 400 bytes each.
 	maxFrame = 1 << 16
 	// sampleFixed is the length of a sample's payload without its values.
-	sampleFixed = 2 + 8 + 8 + 8 + 4
+	sampleFixed = 2 + 8 + 8 + 8 + 8
 )
 
 // hello is the first frame.
@@ -87,7 +87,7 @@ func appendSample(dst []byte, s *timeline.Sample) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(s.Over.Start))
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(s.Over.End))
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(s.Slack))
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(s.Has))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(s.Has))
 	for c, v := range s.Value {
 		if s.Has.Has(timeline.Counter(c)) {
 			dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(v))
@@ -113,14 +113,14 @@ func decodeSample(payload []byte, s *timeline.Sample) error {
 			End:   timeline.Instant(le.Uint64(payload[10:])),
 		},
 		Slack: int64(le.Uint64(payload[18:])),
-		Has:   timeline.CounterSet(le.Uint32(payload[26:])),
+		Has:   timeline.CounterSet(le.Uint64(payload[26:])),
 	}
 	values := payload[sampleFixed:]
 	switch {
 	case s.Has&^allCounters != 0:
-		return fmt.Errorf("decode sample: unknown counters %#x: %w", uint32(s.Has&^allCounters), errFrame)
-	case len(values) != 8*bits.OnesCount32(uint32(s.Has)):
-		return fmt.Errorf("decode sample: %d bytes for counters %#x: %w", len(values), uint32(s.Has), errFrame)
+		return fmt.Errorf("decode sample: unknown counters %#x: %w", uint64(s.Has&^allCounters), errFrame)
+	case len(values) != 8*bits.OnesCount64(uint64(s.Has)):
+		return fmt.Errorf("decode sample: %d bytes for counters %#x: %w", len(values), uint64(s.Has), errFrame)
 	case s.Over.Empty() || s.Over.Start <= 0 || s.Slack < 0:
 		return fmt.Errorf("decode sample: span %d to %d, slack %d: %w", s.Over.Start, s.Over.End, s.Slack, errFrame)
 	}

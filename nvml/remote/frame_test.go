@@ -78,7 +78,7 @@ func TestBadStreamsAreRefusedWithAReason(t *testing.T) {
 		stream []byte
 		want   string
 	}{
-		"other version": {stream(t, 2), "speaks version 2"},
+		"other version": {stream(t, protocolVersion+1), "helper speaks version"},
 		"no hello":      {appendSample(nil, &nan), "not a helper"},
 		"text":          {[]byte("GET / HTTP/1.1\r\n\r\n"), "length"},
 		"cut":           {good[:len(good)-3], "unexpected EOF"},
@@ -89,7 +89,7 @@ func TestBadStreamsAreRefusedWithAReason(t *testing.T) {
 		"counters that do not exist": {
 			appendFrame(stream(t, protocolVersion), kindSample, func(b []byte) []byte {
 				s := appendSample(nil, &inverted)[headerLen:]
-				s[29] = 0xff
+				s[33] = 0xff
 				return append(b, s...)
 			}), "unknown counters",
 		},

@@ -101,31 +101,88 @@ func (d *device) Read(call nvml.Call, r *nvml.Reading) {
 	}
 	m, t := &d.lib.meter, d.elapsed()
 	g := m.gauges(d.gpu, t)
-	switch call {
-	case nvml.CallSMClock:
-		r.Put(timeline.SMClock, g.SMClockHz)
-	case nvml.CallMemClock:
-		r.Put(timeline.MemClock, g.MemClockHz)
-	case nvml.CallReasons:
-		r.Put(timeline.EventReasons, float64(g.Reasons))
-	case nvml.CallFields:
-		r.Put(timeline.Power, g.PowerW)
-		r.Put(timeline.Energy, m.integral(d.gpu, timeline.Energy, t))
-		for _, c := range throttles {
-			r.Put(c, m.integral(d.gpu, c, t))
-		}
-	case nvml.CallPowerLimit:
-		r.Put(timeline.PowerLimit, g.PowerLimitW)
-	case nvml.CallMemory:
-		r.Put(timeline.MemUsed, g.MemUsedBytes)
-	case nvml.CallTemperature:
-		r.Put(timeline.Temperature, g.TemperatureC)
-	case nvml.CallUtilization:
-		r.Put(timeline.GPUDuty, float64(m.duty(d.gpu, timeline.GraphicsUtil, t))/100)
-		r.Put(timeline.MemDuty, float64(m.duty(d.gpu, timeline.DRAMUtil, t))/100)
-	default:
-		r.FailAll(call.Counters(), nvml.ErrNotSupported)
+	asked, lacks := call.Counters(), m.lacks[d.gpu]
+	if asked == 0 || call >= nvml.CallTake {
+		r.FailAll(asked, nvml.ErrNotSupported)
+		return
 	}
+	for c := timeline.SMClock; c < timeline.NumCounters; c++ {
+		switch {
+		case !asked.Has(c):
+		case lacks.Has(c):
+			r.Fail(c, nvml.ErrNotSupported)
+		case c.Cumulative():
+			r.Put(c, m.integral(d.gpu, c, t))
+		default:
+			r.Put(c, m.gauge(d.gpu, c, &g, t))
+		}
+	}
+}
+
+// gauge returns what a counter that is not cumulative shows at t.
+func (m *meter) gauge(gpu int, c timeline.Counter, g *Gauges, t time.Duration) float64 {
+	//nolint:exhaustive // the rest are averages and cumulative
+	switch c {
+	case timeline.GPUDuty:
+		return float64(m.duty(gpu, timeline.GraphicsUtil, t)) / 100
+	case timeline.MemDuty:
+		return float64(m.duty(gpu, timeline.DRAMUtil, t)) / 100
+	}
+	return g.of(c)
+}
+
+// of returns the gauge of a counter.
+func (g *Gauges) of(c timeline.Counter) float64 {
+	//nolint:exhaustive // the rest are averages and cumulative
+	switch c {
+	case timeline.SMClock:
+		return g.SMClockHz
+	case timeline.MemClock:
+		return g.MemClockHz
+	case timeline.EventReasons:
+		return float64(g.Reasons)
+	case timeline.Power:
+		return g.PowerW
+	case timeline.PowerLimit:
+		return g.PowerLimitW
+	case timeline.MemUsed:
+		return g.MemUsedBytes
+	case timeline.Temperature:
+		return g.TemperatureC
+	case timeline.MemTemperature:
+		return g.MemTemperatureC
+	case timeline.TemperatureMargin:
+		return g.MarginC
+	case timeline.PCIeGen:
+		return float64(g.PCIeGen)
+	case timeline.PCIeWidth:
+		return float64(g.PCIeWidth)
+	case timeline.RowRemapPending:
+		return float64(flag(g.RowRemapPending))
+	case timeline.RowRemapFailure:
+		return float64(flag(g.RowRemapFailure))
+	}
+	return 0
+}
+
+// Survey tells what the world tells of a GPU's surroundings.
+func (d *device) Survey(call nvml.Call, v *timeline.Inventory) error {
+	if err := d.lib.fault(d.gpu, call); err != nil {
+		return err
+	}
+	w, ok := d.lib.meter.world.(Surroundings)
+	if !ok {
+		return fmt.Errorf("%s: the world does not tell: %w", call, nvml.ErrNotSupported)
+	}
+	all := w.Inventory(d.gpu)
+	if call == nvml.CallProcesses {
+		v.Processes, v.ProcessesKnown = all.Processes, all.ProcessesKnown
+		return nil
+	}
+	processes, known := v.Processes, v.ProcessesKnown
+	*v = all
+	v.Processes, v.ProcessesKnown = processes, known
+	return nil
 }
 
 // Take fills a slot.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/nvml"
 )
 
@@ -16,10 +17,12 @@ import (
 
 const (
 	pageMagic   = 0x4c4d_564e_544f_5054 // "TPOTNVML" read as a little-endian word
-	pageVersion = 1
+	pageVersion = 2
 
-	// MaxGPUs is the most GPUs that a page holds.
-	MaxGPUs = 16
+	// MaxGPUs is the most GPUs, instances included, that a page holds.
+	MaxGPUs = 24
+	// maxEvents is how many events a page remembers.
+	maxEvents = 16
 )
 
 // field is a run of words.
@@ -31,11 +34,14 @@ type field struct {
 var headerFields = []field{
 	{"MAGIC", 1},
 	{"VERSION", 1},
-	{"GPUS", 1},
-	{"THROTTLE_FIELD", 1}, // id of the software thermal throttle time; the two ids after it are hardware thermal and brake; 0 for none
-	{"INIT_CODE", 1},      // what opening the driver returns
-	{"INIT_DELAY_US", 1},  // how long it takes
-	{"DRIVER", 10},        // text: driver version
+	{"GPUS", 1},              // devices; their instances come after them
+	{"BLOCKS", 1},            // devices and instances
+	{"THROTTLE_FIELD", 1},    // id of the software thermal throttle time; the two ids after it are hardware thermal and brake; 0 for none
+	{"INIT_CODE", 1},         // what opening the driver returns
+	{"INIT_DELAY_US", 1},     // how long it takes
+	{"DRIVER", 10},           // text: driver version
+	{"EVENTS", 1},            // how many there ever were
+	{"EVENT", 3 * maxEvents}, // a ring: GPU, type, number
 	{"HEADER_SPARE", 16},
 }
 
@@ -55,6 +61,21 @@ var blockFields = []field{
 	{"DEFAULT_LIMIT_MW", 1},
 	{"GPM", 1},
 	{"MIG", 1},
+	{"LACKS", 1},       // set of counters, by the numbers below, that are not supported
+	{"PARENT", 1},      // of an instance: its device's index and one; 0: a device
+	{"INSTANCE_ID", 1}, // of an instance
+	{"SLICES", 1},      // of an instance
+	{"PRESENT", 1},     // 0: an instance that is not there at the moment
+	{"NUMA", 1},        // node and one; 0: not told
+	{"PCIE_MAX_GEN", 1},
+	{"PCIE_MAX_WIDTH", 1},
+	{"APP_SM_MHZ", 1},
+	{"APP_MEM_MHZ", 1},
+	{"LINKS", 1},    // NVLinks there are
+	{"LINKS_UP", 1}, // a bit each
+	{"PEER_BUS_ID", 4},
+	{"PROCESSES", 1},
+	{"PROCESS", 8}, // pid and bytes of each of up to four
 	// at the moment of the last refresh
 	{"SM_MHZ", 1},
 	{"MEM_MHZ", 1},
@@ -65,16 +86,25 @@ var blockFields = []field{
 	{"TEMPERATURE", 1}, // degrees Celsius
 	{"GPU_DUTY", 1},    // percent
 	{"MEM_DUTY", 1},    // percent
+	{"MEM_TEMPERATURE", 1},
+	{"MARGIN", 1},
+	{"PCIE_GEN", 1},
+	{"PCIE_WIDTH", 1},
+	{"ROW_PENDING", 1},
+	{"ROW_FAILURE", 1},
 	// since the driver was loaded
 	{"ENERGY_MJ", 1},
-	{"THROTTLE_NS", 5}, // power cap, software thermal, hardware thermal, brake, sync boost
+	{"THROTTLE_NS", 5},      // power cap, software thermal, hardware thermal, brake, sync boost
+	{"TOTALS", len(totals)}, // PCIe out and in, NVLink out and in (bytes), replays, errors corrected and not, of old, rows remapped after either
 	// activity, as of the last refresh of the counters behind it
-	{"ACTIVITY_NS", 1}, // the time they stand for
-	{"ACTIVITY", 7},    // seconds of graphics, SM, occupancy, any tensor, HMMA, IMMA, DRAM bandwidth at its maximum
+	{"ACTIVITY_NS", 1},          // the time they stand for
+	{"ACTIVITY", len(activity)}, // seconds of graphics, SM, occupancy, any tensor, HMMA, IMMA, DRAM bandwidth at its maximum, integer, FP32, FP16, cache hits
 	// faults: the return code, and the delay, of each call; and the return code of each activity metric
 	{"CALL_CODE", nvml.NumCalls},
 	{"CALL_DELAY_US", nvml.NumCalls},
-	{"METRIC_CODE", 7},
+	{"CALL_MODE", nvml.NumCalls},
+	{"METRIC_CODE", len(activity)},
+	{"FROZEN", 1},    // windows repeat what the last one said
 	{"OPEN_CODE", 1}, // what asking for the GPU's handle returns
 	{"BLOCK_SPARE", 16},
 }
@@ -119,6 +149,13 @@ func CHeader() string {
 	b.WriteString("\n/* indices into CALL_CODE and CALL_DELAY_US */\n")
 	for c := range nvml.Call(nvml.NumCalls) {
 		fmt.Fprintf(&b, "#define CALL_%s %d\n", strings.ToUpper(c.String()), c)
+	}
+	b.WriteString("\n/* modes of a call */\n")
+	fmt.Fprintf(&b, "#define MODE_STUBBORN %d\n#define MODE_CRASH %d\n", ModeStubborn, ModeCrash)
+	fmt.Fprintf(&b, "\n#define PAGE_MAX_EVENTS %d\n", maxEvents)
+	b.WriteString("\n/* counters, as bits of LACKS */\n")
+	for c := range timeline.Counter(timeline.NumCounters) {
+		fmt.Fprintf(&b, "#define COUNTER_%s %d\n", strings.ToUpper(c.String()), c)
 	}
 	b.WriteString("\n#endif\n")
 	return b.String()

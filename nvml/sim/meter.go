@@ -2,6 +2,8 @@ package sim
 
 import (
 	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -10,13 +12,20 @@ import (
 // activity lists the counters of a window in the order in which the page holds them.
 var activity = [...]timeline.Counter{
 	timeline.GraphicsUtil, timeline.SMUtil, timeline.SMOccupancy, timeline.TensorUtil, timeline.HMMAUtil,
-	timeline.IMMAUtil, timeline.DRAMUtil,
+	timeline.IMMAUtil, timeline.DRAMUtil, timeline.IntegerUtil, timeline.FP32Util, timeline.FP16Util, timeline.DRAMCacheHit,
 }
 
 // throttles lists the throttle times in the order in which the page holds them.
 var throttles = [...]timeline.Counter{
 	timeline.ThrottlePower, timeline.ThrottleSWThermal, timeline.ThrottleHWThermal, timeline.ThrottlePowerBrake,
 	timeline.ThrottleSyncBoost,
+}
+
+// totals lists the other cumulative counters in the order in which the page holds them.
+var totals = [...]timeline.Counter{
+	timeline.PCIeTx, timeline.PCIeRx, timeline.NVLinkTx, timeline.NVLinkRx, timeline.PCIeReplays,
+	timeline.ECCCorrected, timeline.ECCUncorrected, timeline.ECCCorrectedEver, timeline.ECCUncorrectedEver,
+	timeline.RemappedCorrectable, timeline.RemappedUncorrectable,
 }
 
 // snapshot is what the activity counters of a GPU hold at one refresh.
@@ -31,12 +40,16 @@ type meter struct {
 	world  World
 	opts   Options
 	faults []instrument
-	err    error // the world asks for faults that make no sense
+	lacks  []timeline.CounterSet // by GPU: not supported
+	err    error                 // the world asks for faults that make no sense
 }
 
 func newMeter(w World, opts Options) meter {
 	m := meter{world: w, opts: opts.withDefaults()}
 	m.faults, m.err = instrumentOf(w)
+	for i := range w.GPUs() {
+		m.lacks = append(m.lacks, lacks(w, i, branchOf(m.opts.Driver)))
+	}
 	return m
 }
 
@@ -115,4 +128,14 @@ func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
+}
+
+// branchOf returns the major number of a driver version, zero if it has none.
+func branchOf(version string) int {
+	major, _, _ := strings.Cut(version, ".")
+	n, err := strconv.Atoi(major)
+	if err != nil {
+		return 0
+	}
+	return n
 }

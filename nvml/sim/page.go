@@ -6,8 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +39,7 @@ type Page struct {
 	unmap  func() error
 	before []time.Duration // of each GPU: the refresh that its block holds
 	set    map[[2]int]bool // calls whose faults were set, and are no longer the world's
+	later  []Fault         // faults that are set, and wait for their time
 }
 
 // NewPage creates the page's file at path and writes the GPUs of w as they are at the start of the world. Run plays
@@ -61,14 +61,22 @@ func NewPage(path string, w World, opts Options, now func() timeline.Instant) (*
 		meter: m, now: now, start: now(),
 		words: words, unmap: unmap, before: make([]time.Duration, len(gpus)), set: map[[2]int]bool{},
 	}
+	devices := 0
 	for i, g := range gpus {
 		p.before[i] = math.MinInt64
 		p.writeIdentity(i, g)
+		if g.ParentUUID == "" {
+			devices++
+			continue
+		}
+		if err := p.writeInstance(i, g, gpus[:devices]); err != nil {
+			return nil, errors.Join(err, unmap())
+		}
 	}
 	p.writeGPUs()
-	p.putText(offset(headerFields, "DRIVER"), p.meter.opts.Driver, 10)
-	p.put(offset(headerFields, "THROTTLE_FIELD"), uint64(throttleField(p.meter.opts.Driver)))
-	p.put(offset(headerFields, "GPUS"), uint64(len(gpus)))
+	p.putDriver(p.meter.opts.Driver)
+	p.put(offset(headerFields, "GPUS"), uint64(devices))
+	p.put(offset(headerFields, "BLOCKS"), uint64(len(gpus)))
 	p.put(offset(headerFields, "VERSION"), pageVersion)
 	p.put(offset(headerFields, "MAGIC"), pageMagic) // last: a reader that sees it sees the rest
 	return p, nil
@@ -77,9 +85,8 @@ func NewPage(path string, w World, opts Options, now func() timeline.Instant) (*
 // throttleField returns the field id of the software thermal throttle time in a driver of that version. The ids moved
 // between branches (headers of NVML 12.9 and 13.0 against 13.1).
 func throttleField(driver string) int {
-	major, _, _ := strings.Cut(driver, ".")
-	switch branch, err := strconv.Atoi(major); {
-	case err != nil || branch < 575:
+	switch branch := branchOf(driver); {
+	case branch < 575:
 		return 0
 	case branch < 590:
 		return 251
@@ -117,24 +124,20 @@ func (p *Page) Write() error {
 // Elapsed returns the time since the start.
 func (p *Page) Elapsed() time.Duration { return p.now().Sub(p.start) }
 
-// SetFault makes a call of the C library fail or wait from here on, or succeed at once if f has neither code nor delay.
-func (p *Page) SetFault(f Fault) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.words == nil {
-		return errClosed
-	}
-	if f.GPU < 0 || f.GPU >= MaxGPUs || f.Call < 0 || f.Call >= nvml.NumCalls {
-		return fmt.Errorf("set fault: no gpu %d or no call %d", f.GPU, f.Call)
-	}
-	p.set[[2]int{f.GPU, f.Call}] = true
-	p.putFault(f)
-	return nil
+// putLater puts the faults whose time has come.
+func (p *Page) putLater(t time.Duration) {
+	p.later = slices.DeleteFunc(p.later, func(f Fault) bool {
+		if f.After <= t {
+			p.putFault(f)
+		}
+		return f.After <= t
+	})
 }
 
 func (p *Page) putFault(f Fault) {
 	p.put(block(f.GPU, "CALL_CODE")+f.Call, uint64(f.Code))
 	p.put(block(f.GPU, "CALL_DELAY_US")+f.Call, uint64(f.Delay.Microseconds()))
+	p.put(block(f.GPU, "CALL_MODE")+f.Call, uint64(f.Mode))
 }
 
 // writeFaults writes what the world says is wrong with the instrument at t.
@@ -144,7 +147,7 @@ func (p *Page) writeFaults(gpu int, t time.Duration) {
 			p.putFault(p.meter.fault(gpu, call, t))
 		}
 	}
-	missing := p.meter.unsupported(gpu, t)
+	missing := p.meter.unsupported(gpu, t) &^ p.meter.lacks[gpu]
 	for i, c := range activity {
 		if missing.Has(c) {
 			p.put(block(gpu, "METRIC_CODE")+i, codeNotSupported)
@@ -152,43 +155,9 @@ func (p *Page) writeFaults(gpu int, t time.Duration) {
 	}
 }
 
-// SetMetricCode makes one counter of every window of a GPU fail with a code of NVML.
-func (p *Page) SetMetricCode(gpu int, c timeline.Counter, code int) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i, a := range activity {
-		if a == c && p.words != nil && gpu >= 0 && gpu < MaxGPUs {
-			p.put(block(gpu, "METRIC_CODE")+i, uint64(code))
-			return nil
-		}
-	}
-	return fmt.Errorf("set metric code: no gpu %d or no counter %s", gpu, c)
-}
-
-// SetOpen makes a GPU that cannot be opened from here on, by a code of NVML, or can be again.
-func (p *Page) SetOpen(gpu, code int) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.words == nil {
-		return errClosed
-	}
-	if gpu < 0 || gpu >= MaxGPUs {
-		return fmt.Errorf("set open: no gpu %d", gpu)
-	}
-	p.put(block(gpu, "OPEN_CODE"), uint64(code))
-	return nil
-}
-
-// SetInit makes opening the driver fail or wait from here on.
-func (p *Page) SetInit(code int, delay time.Duration) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.words == nil {
-		return errClosed
-	}
-	p.put(offset(headerFields, "INIT_CODE"), uint64(code))
-	p.put(offset(headerFields, "INIT_DELAY_US"), uint64(delay.Microseconds()))
-	return nil
+func (p *Page) putDriver(version string) {
+	p.putText(offset(headerFields, "DRIVER"), version, 10)
+	p.put(offset(headerFields, "THROTTLE_FIELD"), uint64(throttleField(version)))
 }
 
 // Close ends the mapping. The file stays: whoever has it open reads on.
@@ -234,6 +203,44 @@ func (p *Page) writeIdentity(gpu int, g timeline.GPU) {
 	p.put(block(gpu, "DEFAULT_LIMIT_MW"), uint64(math.Round(g.DefaultLimitW*1e3)))
 	p.put(block(gpu, "GPM"), flag(g.GPM))
 	p.put(block(gpu, "MIG"), flag(g.MIG))
+	p.put(block(gpu, "LACKS"), uint64(p.meter.lacks[gpu]))
+	if w, ok := p.meter.world.(Surroundings); ok {
+		p.writeInventory(gpu, w.Inventory(gpu))
+	}
+}
+
+func (p *Page) writeInventory(gpu int, v timeline.Inventory) {
+	p.put(block(gpu, "NUMA"), uint64(v.NUMANode+1))
+	p.put(block(gpu, "PCIE_MAX_GEN"), uint64(v.PCIeMaxGen))
+	p.put(block(gpu, "PCIE_MAX_WIDTH"), uint64(v.PCIeMaxWidth))
+	p.put(block(gpu, "APP_SM_MHZ"), uint64(math.Round(v.AppSMClockHz/1e6)))
+	p.put(block(gpu, "APP_MEM_MHZ"), uint64(math.Round(v.AppMemClockHz/1e6)))
+	p.put(block(gpu, "LINKS"), uint64(len(v.NVLinks)))
+	var up uint64
+	for i, l := range v.NVLinks {
+		up |= flag(l.Up) << i
+		p.putText(block(gpu, "PEER_BUS_ID"), l.PeerBusID, 4)
+	}
+	p.put(block(gpu, "LINKS_UP"), up)
+	shown := v.Processes[:min(len(v.Processes), 4)]
+	p.put(block(gpu, "PROCESSES"), uint64(len(shown)))
+	for i, proc := range shown {
+		p.put(block(gpu, "PROCESS")+2*i, uint64(proc.PID))
+		p.put(block(gpu, "PROCESS")+2*i+1, proc.MemoryBytes)
+	}
+}
+
+// writeInstance writes what an instance of one of the devices has that a device has not.
+func (p *Page) writeInstance(gpu int, g timeline.GPU, devices []timeline.GPU) error {
+	parent := slices.IndexFunc(devices, func(d timeline.GPU) bool { return d.UUID == g.ParentUUID })
+	if parent < 0 {
+		return fmt.Errorf("write page: instance %s comes before its device, or has none", g.UUID)
+	}
+	p.put(block(gpu, "PARENT"), uint64(parent+1))
+	p.put(block(gpu, "INSTANCE_ID"), uint64(gpu-len(devices)+1))
+	p.put(block(gpu, "SLICES"), uint64(max(1, math.Round(8*g.PeakShare))))
+	p.put(block(gpu, "PRESENT"), 1)
+	return nil
 }
 
 func flag(b bool) uint64 {
@@ -246,6 +253,7 @@ func flag(b bool) uint64 {
 // writeGPUs writes every block's readings, each under its seq word.
 func (p *Page) writeGPUs() {
 	t := p.Elapsed()
+	p.putLater(t)
 	for gpu := range p.before {
 		seq := block(gpu, "SEQ")
 		n := atomic.LoadUint64(&p.words[seq])
@@ -274,6 +282,15 @@ func (p *Page) writeReadings(gpu int, t time.Duration) {
 	p.put(block(gpu, "TEMPERATURE"), uint64(max(0, math.Round(g.TemperatureC))))
 	p.put(block(gpu, "GPU_DUTY"), p.meter.duty(gpu, timeline.GraphicsUtil, t))
 	p.put(block(gpu, "MEM_DUTY"), p.meter.duty(gpu, timeline.DRAMUtil, t))
+	p.put(block(gpu, "MEM_TEMPERATURE"), uint64(max(0, math.Round(g.MemTemperatureC))))
+	p.put(block(gpu, "MARGIN"), uint64(max(0, math.Round(g.MarginC))))
+	p.put(block(gpu, "PCIE_GEN"), uint64(g.PCIeGen))
+	p.put(block(gpu, "PCIE_WIDTH"), uint64(g.PCIeWidth))
+	p.put(block(gpu, "ROW_PENDING"), flag(g.RowRemapPending))
+	p.put(block(gpu, "ROW_FAILURE"), flag(g.RowRemapFailure))
+	for i, c := range totals {
+		p.put(block(gpu, "TOTALS")+i, uint64(p.meter.integral(gpu, c, t)))
+	}
 	p.put(block(gpu, "ENERGY_MJ"), uint64(p.meter.integral(gpu, timeline.Energy, t)*1e3))
 	for i, c := range throttles {
 		p.put(block(gpu, "THROTTLE_NS")+i, uint64(p.meter.integral(gpu, c, t)*1e9))

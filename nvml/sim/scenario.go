@@ -27,6 +27,13 @@ func (p played) At(gpu int, t time.Duration) Gauges {
 	}
 }
 
+// Lacks returns the counters that a scenario does not play.
+func (p played) Lacks(int) timeline.CounterSet {
+	return timeline.Set(timeline.IntegerUtil, timeline.FP32Util, timeline.FP16Util, timeline.DRAMCacheHit, timeline.MemTemperature,
+		timeline.TemperatureMargin, timeline.PCIeGen, timeline.PCIeWidth, timeline.RowRemapPending, timeline.RowRemapFailure) |
+		timeline.Set(totals[:]...)
+}
+
 // NVML's codes for what a call can end with.
 const (
 	codeNotSupported = 3
@@ -45,6 +52,9 @@ type instrument struct {
 	length   time.Duration
 	from, to time.Duration // in the world's time
 }
+
+// playedWindows are the windowed counters that a scenario plays.
+const playedWindows = timeline.CounterSet(1<<(timeline.DRAMUtil+1) - 1)
 
 // cell is the grid of noise and spikes: that of the refresh.
 const cell = defaultRefresh
@@ -68,7 +78,7 @@ func instrumentOf(w World) ([]instrument, error) {
 
 // instrumentFrom reads the arguments of a fault. What is not said has a value that shows.
 func instrumentFrom(f scenario.CounterFault) (instrument, error) {
-	i := instrument{kind: f.Name, gpu: f.GPU, counters: timeline.GPM, from: f.Over.From, to: f.Over.To}
+	i := instrument{kind: f.Name, gpu: f.GPU, counters: playedWindows, from: f.Over.From, to: f.Over.To}
 	if name, ok := f.Arg("counter"); ok {
 		c, known := timeline.ParseCounter(strings.TrimSpace(name))
 		if !known || !c.Windowed() {
@@ -178,7 +188,7 @@ func (m *meter) fault(gpu int, call nvml.Call, t time.Duration) Fault {
 			f.Code = codeUnknown
 		case i.kind == "no_permission":
 			f.Code = codeNoPermission
-		case i.kind == "unsupported" && i.counters == timeline.GPM:
+		case i.kind == "unsupported" && i.counters == playedWindows:
 			f.Code = codeNotSupported
 		case i.kind == "hang":
 			f.Delay = i.length
@@ -189,10 +199,10 @@ func (m *meter) fault(gpu int, call nvml.Call, t time.Duration) Fault {
 
 // unsupported returns the counters of a window that are not supported at t, one by one.
 func (m *meter) unsupported(gpu int, t time.Duration) timeline.CounterSet {
-	var set timeline.CounterSet
+	set := m.lacks[gpu] & timeline.GPM
 	for n := range m.faults {
 		i := &m.faults[n]
-		if w, _ := m.worldTime(t); i.kind == "unsupported" && i.counters != timeline.GPM && i.on(gpu, w) {
+		if w, _ := m.worldTime(t); i.kind == "unsupported" && i.counters != playedWindows && i.on(gpu, w) {
 			set |= i.counters
 		}
 	}

@@ -155,7 +155,7 @@ func TestOneCounterFailsAloneWhereTheScenarioSaysSo(t *testing.T) {
 		tl := timelineOf(t, fault)
 		synctest.Test(t, func(t *testing.T) {
 			r, _ := measure(t, tl)
-			if want := timeline.GPM &^ timeline.Set(timeline.DRAMUtil); len(r.windows) < 170 || r.windows[50].Has != want {
+			if want := timeline.CounterSet(1<<timeline.DRAMUtil - 1); len(r.windows) < 170 || r.windows[50].Has != want {
 				t.Errorf("%s: %d windows that hold %b, want 180 that hold %b", fault, len(r.windows), r.windows[50].Has, want)
 			}
 		})

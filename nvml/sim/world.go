@@ -29,6 +29,42 @@ type Gauges struct {
 	PowerW, PowerLimitW   float64
 	MemUsedBytes          float64
 	TemperatureC          float64
+
+	MemTemperatureC, MarginC         float64
+	PCIeGen, PCIeWidth               int
+	RowRemapPending, RowRemapFailure bool
+}
+
+// Surroundings is a World that tells what is around its GPUs.
+type Surroundings interface {
+	// Inventory returns what there is on and around a GPU.
+	Inventory(gpu int) timeline.Inventory
+}
+
+// Partial is a World that does not tell some counters: they are not supported.
+type Partial interface {
+	Lacks(gpu int) timeline.CounterSet
+}
+
+// lacks returns the counters that the driver does not have for a GPU: those that the world does not tell, and those
+// that no driver of that branch tells.
+func lacks(w World, gpu, branch int) timeline.CounterSet {
+	var set timeline.CounterSet
+	if p, ok := w.(Partial); ok {
+		set = p.Lacks(gpu)
+	}
+	for c, since := range sinceBranch {
+		if branch < since {
+			set |= timeline.Set(c)
+		}
+	}
+	return set
+}
+
+// sinceBranch holds the driver branch from which on a counter can be read at all (headers of NVML: 12.5 is R555 and 12.9
+// is R575; the temperature margin came with 12.8, which is R570).
+var sinceBranch = map[timeline.Counter]int{
+	timeline.PCIeTx: 555, timeline.PCIeRx: 555, timeline.DRAMCacheHit: 575, timeline.TemperatureMargin: 570,
 }
 
 // Fault makes one call of one GPU fail or take long. The code is NVML's: 3 not supported, 4 no permission, 10 timeout,
@@ -38,7 +74,19 @@ type Fault struct {
 	Call  int // an nvml.Call
 	Code  int // zero: the call succeeds
 	Delay time.Duration
+	After time.Duration // since the start: the call is as before until then
+	Mode  Mode          // of the C library alone
 }
+
+// Mode is what a call of the C library does besides failing.
+type Mode uint8
+
+// The modes.
+const (
+	ModePlain    Mode = iota
+	ModeStubborn      // no signal but the one that cannot be held off ends its wait, like a wait in the kernel
+	ModeCrash         // the call ends the process by a bad access to memory
+)
 
 // Options are the habits of the simulated driver.
 type Options struct {
@@ -74,6 +122,7 @@ func (o Options) withDefaults() Options {
 // levels of its own. Its integrals are exact, so that what was measured can be held against what was there.
 type Waves struct {
 	Count int           // of GPUs
+	MIG   int           // instances that the first GPU is cut into, listed after all GPUs
 	For   time.Duration // how long the world lasts; zero: an hour
 	NoGPM bool          // GPUs older than Hopper: no windows of activity
 }
@@ -82,7 +131,7 @@ var _ World = Waves{}
 
 // GPUs lists GPUs of one kind (NVIDIA H100 80GB HBM3: 132 SMs, 5120 bits at 2619 MHz, 700 W, from public data sheets).
 func (w Waves) GPUs() []timeline.GPU {
-	gpus := make([]timeline.GPU, w.Count)
+	gpus := make([]timeline.GPU, w.Count, w.Count+w.MIG)
 	for i := range gpus {
 		gpus[i] = timeline.GPU{
 			UUID: fmt.Sprintf("GPU-00000000-0000-4000-8000-%012d", i), Name: "NVIDIA H100 80GB HBM3", Index: i,
@@ -94,8 +143,32 @@ func (w Waves) GPUs() []timeline.GPU {
 			gpus[i].Name, gpus[i].ComputeCapability, gpus[i].SMs = "NVIDIA A100-SXM4-80GB", "8.0", 108
 		}
 	}
+	for i := range w.MIG {
+		g := gpus[0]
+		gpus[0].MIG, g.MIG = true, true
+		g.UUID, g.ParentUUID = fmt.Sprintf("MIG-00000000-0000-4000-8000-%012d", i), gpus[0].UUID
+		g.Name += " MIG 1g.10gb"
+		g.MemoryBytes, g.PeakShare, g.SMs = g.MemoryBytes/8, 1./8, 16
+		g.BusWidthBits /= 8
+		gpus = append(gpus, g)
+	}
 	return gpus
 }
+
+// Inventory returns surroundings like those of a server with eight GPUs behind NVSwitches.
+func (w Waves) Inventory(gpu int) timeline.Inventory {
+	v := timeline.Inventory{
+		NUMANode: gpu / 4 % 2, PCIeMaxGen: 5, PCIeMaxWidth: 16, AppSMClockHz: 1980e6, AppMemClockHz: 2619e6, ProcessesKnown: true,
+		Processes: []timeline.GPUProcess{{PID: 4000 + gpu, MemoryBytes: uint64(60<<30 + gpu<<20)}},
+	}
+	for i := range 18 {
+		v.NVLinks = append(v.NVLinks, timeline.NVLink{Link: i, Up: i < 17, PeerBusID: switchBusID})
+	}
+	return v
+}
+
+// switchBusID is where the other end of every simulated NVLink is.
+const switchBusID = "00000000:C5:00.0"
 
 // Duration returns how long the world lasts.
 func (w Waves) Duration() time.Duration {
@@ -120,14 +193,16 @@ func (v wave) integral(t float64) float64 {
 
 // of returns the wave of a windowed counter of a GPU.
 func (w Waves) of(gpu int, c timeline.Counter) wave {
-	low := 0.35 + 0.02*float64(gpu) + 0.03*float64(c)
-	return wave{period: 3.1 + 0.37*float64(gpu), low: low, high: low + 0.25}
+	low := 0.35 + 0.02*float64(gpu%8) + 0.03*float64(c%9)
+	return wave{period: 3.1 + 0.37*float64(gpu%8), low: low, high: low + 0.25}
 }
 
 // rates are what the cumulative counters grow by, a second.
 var rates = map[timeline.Counter]float64{
 	timeline.Energy: 420, timeline.ThrottlePower: 0.25, timeline.ThrottleSWThermal: 0.05, timeline.ThrottleHWThermal: 0.02,
 	timeline.ThrottlePowerBrake: 0.01, timeline.ThrottleSyncBoost: 0,
+	timeline.PCIeTx: 1.5e9, timeline.PCIeRx: 2.5e9, timeline.NVLinkTx: 40 << 30, timeline.NVLinkRx: 41 << 30,
+	timeline.ECCCorrected: 0.5, timeline.ECCCorrectedEver: 0.5, timeline.PCIeReplays: 0.25,
 }
 
 // Integral returns what c has added up to by t.
@@ -140,9 +215,15 @@ func (w Waves) Integral(gpu int, c timeline.Counter, t time.Duration) float64 {
 
 // At returns the gauges at t.
 func (w Waves) At(gpu int, t time.Duration) Gauges {
+	if gpu >= w.Count {
+		g := w.At(0, t) // an instance has the clocks of its device
+		g.MemUsedBytes /= 8
+		return g
+	}
 	g := Gauges{
 		SMClockHz: 1980e6, MemClockHz: 2619e6, PowerW: 420, PowerLimitW: 700,
 		MemUsedBytes: float64(60<<30 + gpu<<20), TemperatureC: 55 + float64(gpu),
+		MemTemperatureC: 68 + float64(gpu), MarginC: 30 - float64(gpu), PCIeGen: 5, PCIeWidth: 16,
 	}
 	if w.of(gpu, timeline.SMUtil).isHigh(t.Seconds()) {
 		g.SMClockHz, g.Reasons = 1755e6, timeline.ReasonSWPowerCap

@@ -31,17 +31,8 @@ typedef struct {
 	int sensor, celsius;
 } temperature;
 
-typedef struct {
-	unsigned id, scope;
-	long long timestamp_us, latency_us;
-	int type, code;
-	union {
-		unsigned ui;
-		unsigned long long ull;
-	} value;
-} field_value;
-
-enum { TYPE_UINT = 1, TYPE_ULONGLONG = 3 };
+/* An instance has no clocks, power and temperature of its own. */
+static int of_device(handle h) { return is_device(gpu_of(h)); }
 
 /* number puts one word of a block where an unsigned is wanted, as the outcome of a call (or of none). */
 static int number(handle h, int call, int word, unsigned *to)
@@ -121,14 +112,29 @@ API int nvmlDeviceGetMaxClockInfo(handle h, int kind, unsigned *mhz)
 
 API int nvmlDeviceGetClockInfo(handle h, int kind, unsigned *mhz)
 {
+	if (gpu_of(h) >= 0 && !of_device(h))
+		return NOT_SUPPORTED;
 	if (kind == CLOCK_MEM)
 		return number(h, CALL_MEM_CLOCK, GPU_MEM_MHZ, mhz);
 	return number(h, CALL_SM_CLOCK, GPU_SM_MHZ, mhz);
 }
 
+static int application_clock(handle h, int kind, unsigned *mhz)
+{
+	block b;
+	int code = gpu_read(h, &b);
+	if (code == OK && (!of_device(h) || !b.word[GPU_APP_SM_MHZ]))
+		return NOT_SUPPORTED;
+	return code != OK ? code : number(h, -1, kind == CLOCK_MEM ? GPU_APP_MEM_MHZ : GPU_APP_SM_MHZ, mhz);
+}
+
+API int nvmlDeviceGetApplicationsClock(handle h, int kind, unsigned *mhz) { return application_clock(h, kind, mhz); }
+
 API int nvmlDeviceGetClock(handle h, int kind, int id, unsigned *mhz)
 {
-	return id == 0 ? nvmlDeviceGetClockInfo(h, kind, mhz) : nvmlDeviceGetMaxClockInfo(h, kind, mhz);
+	if (id == 0)
+		return nvmlDeviceGetClockInfo(h, kind, mhz);
+	return id == 1 ? application_clock(h, kind, mhz) : nvmlDeviceGetMaxClockInfo(h, kind, mhz);
 }
 
 API int nvmlDeviceGetCurrentClocksThrottleReasons(handle h, unsigned long long *mask)
@@ -146,7 +152,7 @@ API int nvmlDeviceGetSupportedClocksThrottleReasons(handle h, unsigned long long
 	return mask ? (*mask = 0x1ff, OK) : INVALID_ARGUMENT;
 }
 
-#ifndef OMIT_EVENT_REASONS
+#if !defined(OMIT_EVENT_REASONS) && BRANCH >= 535
 API int nvmlDeviceGetCurrentClocksEventReasons(handle h, unsigned long long *mask)
 {
 	return nvmlDeviceGetCurrentClocksThrottleReasons(h, mask);
@@ -164,9 +170,9 @@ API int nvmlDeviceGetPerformanceState(handle h, int *state)
 	return state ? (*state = 0, OK) : INVALID_ARGUMENT;
 }
 
-API int nvmlDeviceGetPowerUsage(handle h, unsigned *mw) { return number(h, CALL_FIELD_VALUES, GPU_POWER_MW, mw); }
+API int nvmlDeviceGetPowerUsage(handle h, unsigned *mw) { return gpu_of(h) >= 0 && !of_device(h) ? NOT_SUPPORTED : number(h, CALL_FIELD_VALUES, GPU_POWER_MW, mw); }
 
-API int nvmlDeviceGetEnforcedPowerLimit(handle h, unsigned *mw) { return number(h, CALL_POWER_LIMIT, GPU_LIMIT_MW, mw); }
+API int nvmlDeviceGetEnforcedPowerLimit(handle h, unsigned *mw) { return gpu_of(h) >= 0 && !of_device(h) ? NOT_SUPPORTED : number(h, CALL_POWER_LIMIT, GPU_LIMIT_MW, mw); }
 
 API int nvmlDeviceGetPowerManagementLimit(handle h, unsigned *mw) { return nvmlDeviceGetEnforcedPowerLimit(h, mw); }
 
@@ -189,6 +195,8 @@ API int nvmlDeviceGetUtilizationRates(handle h, utilization *u)
 		return code;
 	if (!u)
 		return INVALID_ARGUMENT;
+	if (b.word[GPU_MIG])
+		return NOT_SUPPORTED;
 	u->gpu = (unsigned)b.word[GPU_GPU_DUTY];
 	u->memory = (unsigned)b.word[GPU_MEM_DUTY];
 	return OK;
@@ -230,9 +238,12 @@ API int nvmlDeviceGetTemperature(handle h, int sensor, unsigned *celsius)
 {
 	if (sensor != 0)
 		return INVALID_ARGUMENT;
+	if (gpu_of(h) >= 0 && !of_device(h))
+		return NOT_SUPPORTED;
 	return number(h, CALL_TEMPERATURE, GPU_TEMPERATURE, celsius);
 }
 
+#if BRANCH >= 570
 API int nvmlDeviceGetTemperatureV(handle h, temperature *t)
 {
 	unsigned celsius;
@@ -246,80 +257,27 @@ API int nvmlDeviceGetTemperatureV(handle h, temperature *t)
 	return code;
 }
 
-API int nvmlDeviceGetMigMode(handle h, unsigned *current, unsigned *pending)
-{
-	int code = number(h, -1, GPU_MIG, current);
-	if (code == OK && pending)
-		*pending = *current;
-	return code;
-}
+typedef struct {
+	unsigned version;
+	int celsius;
+} margin;
 
-API int nvmlDeviceGetMaxMigDeviceCount(handle h, unsigned *count)
+API int nvmlDeviceGetMarginTemperature(handle h, margin *m)
 {
-	(void)h;
-	return count ? (*count = 0, OK) : INVALID_ARGUMENT;
-}
-
-/* No process runs on these GPUs. */
-
-API int nvmlDeviceGetComputeRunningProcesses_v3(handle h, unsigned *count, void *infos)
-{
-	(void)infos;
-	if (gpu_of(h) < 0 || !count)
-		return INVALID_ARGUMENT;
-	*count = 0;
-	return OK;
-}
-
-API int nvmlDeviceGetComputeRunningProcesses_v2(handle h, unsigned *count, void *infos)
-{
-	return nvmlDeviceGetComputeRunningProcesses_v3(h, count, infos);
-}
-
-API int nvmlDeviceGetComputeRunningProcesses(handle h, unsigned *count, void *infos)
-{
-	return nvmlDeviceGetComputeRunningProcesses_v3(h, count, infos);
-}
-
-API int nvmlDeviceGetGraphicsRunningProcesses_v3(handle h, unsigned *count, void *infos)
-{
-	return nvmlDeviceGetComputeRunningProcesses_v3(h, count, infos);
-}
-
-/* Fields. Throttle times are known by ids that moved between drivers; the page says which ones this driver has. */
-static void field(field_value *v, const block *b)
-{
-	const uint64_t *ns = &b->word[GPU_THROTTLE_NS];
-	unsigned moved = (unsigned)page_header(PAGE_THROTTLE_FIELD);
-	v->code = OK;
-	v->type = TYPE_ULONGLONG;
-	v->timestamp_us = v->latency_us = 0;
-	v->value.ull = 0;
-	if (v->id == 186 && v->scope == 0) {
-		v->type = TYPE_UINT;
-		v->value.ui = (unsigned)b->word[GPU_POWER_MW];
-	} else if (v->id == 83) {
-		v->value.ull = b->word[GPU_ENERGY_MJ];
-	} else if (v->id == 74) {
-		v->value.ull = ns[0];
-	} else if (v->id == 76) {
-		v->value.ull = ns[4];
-	} else if (moved && v->id >= moved && v->id < moved + 3) {
-		v->value.ull = ns[1 + v->id - moved];
-	} else {
-		v->code = NOT_SUPPORTED;
-	}
-}
-
-API int nvmlDeviceGetFieldValues(handle h, int count, field_value *values)
-{
+	unsigned celsius;
 	block b;
-	int code = gpu_call(h, CALL_FIELD_VALUES, &b);
+	int code;
+	if (!m)
+		return INVALID_ARGUMENT;
+	if (m->version != (sizeof(*m) | 1u << 24))
+		return ARGUMENT_VERSION_MISMATCH;
+	code = gpu_read(h, &b);
 	if (code != OK)
 		return code;
-	if (count <= 0 || !values)
-		return INVALID_ARGUMENT;
-	for (int i = 0; i < count; i++)
-		field(&values[i], &b);
-	return OK;
+	if (!of_device(h) || lacks(&b, COUNTER_TEMPERATURE_MARGIN))
+		return NOT_SUPPORTED;
+	code = number(h, CALL_TEMPERATURE_MARGIN, GPU_MARGIN, &celsius);
+	m->celsius = code == OK ? (int)celsius : 0;
+	return code;
 }
+#endif

@@ -10,6 +10,7 @@ typedef struct snapshot {
 	uint64_t at_ns;
 	uint64_t activity[GPU_ACTIVITY_WORDS];
 	uint64_t code[GPU_METRIC_CODE_WORDS];
+	uint64_t lacks;
 } *snapshot;
 
 typedef struct {
@@ -44,7 +45,10 @@ int gpm_alive(void) { return __atomic_load_n(&alive, __ATOMIC_RELAXED); }
 static const struct {
 	unsigned id;
 	const char *name;
-} known[GPU_ACTIVITY_WORDS] = {{1, "GRACT"}, {2, "SMUTIL"}, {3, "SMOCC"}, {5, "ANYTENSOR"}, {7, "HMMA"}, {9, "IMMA"}, {10, "DRAMBW"}};
+} known[GPU_ACTIVITY_WORDS] = {{1, "GRACT"}, {2, "SMUTIL"}, {3, "SMOCC"}, {5, "ANYTENSOR"}, {7, "HMMA"}, {9, "IMMA"}, {10, "DRAMBW"}, {4, "INTUTIL"}, {12, "FP32UTIL"}, {13, "FP16UTIL"}, {164, "DRAMCACHEHIT"}};
+
+static const int counters[GPU_ACTIVITY_WORDS] = {COUNTER_GRAPHICS_UTIL, COUNTER_SM_UTIL, COUNTER_SM_OCCUPANCY, COUNTER_TENSOR_UTIL, COUNTER_HMMA_UTIL,
+						 COUNTER_IMMA_UTIL, COUNTER_DRAM_UTIL, COUNTER_INTEGER_UTIL, COUNTER_FP32_UTIL, COUNTER_FP16_UTIL, COUNTER_DRAM_CACHE_HIT};
 
 API int nvmlGpmSampleAlloc(snapshot *s)
 {
@@ -67,7 +71,7 @@ API int nvmlGpmSampleFree(snapshot s)
 	return OK;
 }
 
-API int nvmlGpmSampleGet(handle h, snapshot s)
+static int take(handle h, snapshot s)
 {
 	block b;
 	int code = gpu_call(h, CALL_GPM_SAMPLE, &b);
@@ -81,14 +85,26 @@ API int nvmlGpmSampleGet(handle h, snapshot s)
 	s->at_ns = b.word[GPU_ACTIVITY_NS];
 	memcpy(s->activity, &b.word[GPU_ACTIVITY], sizeof(s->activity));
 	memcpy(s->code, &b.word[GPU_METRIC_CODE], sizeof(s->code));
+	s->lacks = b.word[GPU_LACKS];
 	return OK;
 }
 
+API int nvmlGpmSampleGet(handle h, snapshot s) { return take(h, s); }
+
+#if BRANCH >= 525
 API int nvmlGpmMigSampleGet(handle h, unsigned instance, snapshot s)
 {
-	(void)h, (void)instance, (void)s;
-	return NOT_SUPPORTED;
+	block b;
+	if (!is_device(gpu_of(h)))
+		return gpu_of(h) < 0 ? gpu_read(h, &b) : INVALID_ARGUMENT;
+	for (int i = 0; handle_of(i); i++) {
+		gpu_read(handle_of(i), &b);
+		if (b.word[GPU_PARENT] == (uint64_t)gpu_of(h) + 1 && b.word[GPU_INSTANCE_ID] == instance)
+			return b.word[GPU_PRESENT] ? take(handle_of(i), s) : GPU_IS_LOST;
+	}
+	return NOT_FOUND;
 }
+#endif
 
 static double seconds(uint64_t bits)
 {
@@ -97,7 +113,10 @@ static double seconds(uint64_t bits)
 	return d;
 }
 
-static void answer(metric *m, snapshot a, snapshot b)
+/* What the metrics of each GPU last were, for the fault that they stay that. Each GPU is asked by one thread. */
+static double said[PAGE_MAX_GPUS][GPU_ACTIVITY_WORDS];
+
+static void answer(metric *m, snapshot a, snapshot b, int frozen)
 {
 	m->code = NOT_SUPPORTED;
 	m->value = 0;
@@ -106,10 +125,15 @@ static void answer(metric *m, snapshot a, snapshot b)
 		double passed = ((double)b->at_ns - (double)a->at_ns) / 1e9;
 		if (known[i].id != m->id)
 			continue;
+		if (counters[i] == COUNTER_DRAM_CACHE_HIT && driver_branch() < 575)
+			continue;
 		m->info = (metric_info){known[i].name, known[i].name, "%"};
-		m->code = (int)b->code[i];
+		m->code = (b->lacks >> counters[i]) & 1 ? NOT_SUPPORTED : (int)b->code[i];
 		/* Two snapshots of one refresh hold no time at all. */
 		m->value = passed ? 100 * (seconds(b->activity[i]) - seconds(a->activity[i])) / passed : NAN;
+		if (!frozen)
+			said[b->gpu][i] = m->value;
+		m->value = said[b->gpu][i];
 	}
 }
 
@@ -123,7 +147,7 @@ API int nvmlGpmMetricsGet(metrics_request *q)
 		return ARGUMENT_VERSION_MISMATCH;
 	code = gpu_call(handle_of(q->first->gpu), CALL_GPM_METRICS, &b);
 	for (unsigned i = 0; code == OK && i < q->count; i++)
-		answer(&q->metrics[i], q->first, q->second);
+		answer(&q->metrics[i], q->first, q->second, b.word[GPU_FROZEN] != 0);
 	return code;
 }
 
@@ -141,6 +165,7 @@ API int nvmlGpmQueryDeviceSupport(handle h, support *s)
 	return OK;
 }
 
+#if BRANCH >= 535
 API int nvmlGpmQueryIfStreamingEnabled(handle h, unsigned *state)
 {
 	(void)h;
@@ -149,5 +174,6 @@ API int nvmlGpmQueryIfStreamingEnabled(handle h, unsigned *state)
 	*state = 0;
 	return OK;
 }
+#endif
 
 #endif

@@ -1,10 +1,9 @@
-/* Opening and closing the driver, its versions, error strings, finding devices, and events (none ever come). */
+/* Opening and closing the driver, its versions, error strings, and finding devices. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "driver.h"
 
@@ -37,7 +36,7 @@ API int nvmlShutdown(void)
 {
 	if (__atomic_load_n(&opened, __ATOMIC_SEQ_CST) == 0)
 		return UNINITIALIZED;
-	if (gpm_alive() > 0)
+	if (gpm_alive() > 0 || event_sets_alive() > 0)
 		return IN_USE;
 	__atomic_sub_fetch(&opened, 1, __ATOMIC_SEQ_CST);
 	return OK;
@@ -128,7 +127,7 @@ API int nvmlDeviceGetHandleByIndex_v2(unsigned index, handle *h)
 	block b;
 	if (!opened)
 		return UNINITIALIZED;
-	if (!h || !handle_of((int)index))
+	if (!h || !is_device((int)index))
 		return INVALID_ARGUMENT;
 	gpu_read(handle_of((int)index), &b);
 	*h = handle_of((int)index);
@@ -158,42 +157,3 @@ static int find(int word, size_t words, const char *name, handle *found)
 API int nvmlDeviceGetHandleByUUID(const char *uuid, handle *h) { return find(GPU_UUID, GPU_UUID_WORDS, uuid, h); }
 
 API int nvmlDeviceGetHandleByPciBusId_v2(const char *id, handle *h) { return find(GPU_BUS_ID, GPU_BUS_ID_WORDS, id, h); }
-
-/* Events: a set can be made and waited on; nothing ever happens. */
-
-API int nvmlEventSetCreate(void **set)
-{
-	if (!set)
-		return INVALID_ARGUMENT;
-	*set = malloc(1);
-	return *set ? OK : NO_MEMORY;
-}
-
-API int nvmlEventSetFree(void *set)
-{
-	free(set);
-	return OK;
-}
-
-API int nvmlDeviceGetSupportedEventTypes(handle h, unsigned long long *types)
-{
-	if (gpu_of(h) < 0 || !types)
-		return INVALID_ARGUMENT;
-	*types = 8; /* critical Xid */
-	return OK;
-}
-
-API int nvmlDeviceRegisterEvents(handle h, unsigned long long types, void *set)
-{
-	(void)types;
-	return gpu_of(h) < 0 || !set ? INVALID_ARGUMENT : OK;
-}
-
-API int nvmlEventSetWait_v2(void *set, void *event, unsigned ms)
-{
-	struct timespec ts = {ms / 1000, (long)(ms % 1000) * 1000000};
-	if (!set || !event)
-		return INVALID_ARGUMENT;
-	nanosleep(&ts, NULL);
-	return TIMEOUT;
-}

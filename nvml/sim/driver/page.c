@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -69,16 +70,27 @@ void page_header_text(int word, char *to, size_t length)
 
 int gpu_of(handle h)
 {
-	if (!page || h < devices || h >= devices + PAGE_MAX_GPUS || (uint64_t)h->index >= load(PAGE_GPUS))
+	if (!page || h < devices || h >= devices + PAGE_MAX_GPUS || (uint64_t)h->index >= load(PAGE_BLOCKS))
 		return -1;
 	return h->index;
 }
 
 handle handle_of(int index)
 {
-	if (!page || index < 0 || (uint64_t)index >= load(PAGE_GPUS))
+	if (!page || index < 0 || (uint64_t)index >= load(PAGE_BLOCKS))
 		return NULL;
 	return &devices[index];
+}
+
+int is_device(int index) { return page && index >= 0 && (uint64_t)index < load(PAGE_GPUS); }
+
+int lacks(const block *b, int counter) { return (b->word[GPU_LACKS] >> counter) & 1; }
+
+unsigned driver_branch(void)
+{
+	char version[8 * PAGE_DRIVER_WORDS + 1] = "";
+	page_header_text(PAGE_DRIVER, version, sizeof(version));
+	return (unsigned)strtoul(version, NULL, 10);
 }
 
 int gpu_read(handle h, block *b)
@@ -107,13 +119,31 @@ void stall(int word)
 	}
 }
 
+/* A stubborn wait takes no signal that can be held off, as a wait in the kernel does not. */
+static void stall_stubbornly(int word)
+{
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	stall(word);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static volatile int *volatile nowhere;
+
 int gpu_call(handle h, int call, block *b)
 {
 	int code = gpu_read(h, b);
 	if (code != OK)
 		return code;
+	if (b->word[GPU_CALL_MODE + call] == MODE_CRASH)
+		*nowhere = 0;
 	if (b->word[GPU_CALL_DELAY_US + call]) {
-		stall(PAGE_HEADER_WORDS + gpu_of(h) * PAGE_BLOCK_WORDS + GPU_CALL_DELAY_US + call);
+		int word = PAGE_HEADER_WORDS + gpu_of(h) * PAGE_BLOCK_WORDS + GPU_CALL_DELAY_US + call;
+		if (b->word[GPU_CALL_MODE + call] == MODE_STUBBORN)
+			stall_stubbornly(word);
+		else
+			stall(word);
 		code = gpu_read(h, b);
 	}
 	return code != OK ? code : (int)b->word[GPU_CALL_CODE + call];
