@@ -5,6 +5,8 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -40,6 +42,8 @@ type Report struct {
 	Engines   []Engine       `json:"engines"`
 	CanSay    []string       `json:"can_say"`
 	CannotSay []string       `json:"cannot_say"`
+
+	dram map[int]string // state of the DRAM counter of each GPU on which it is not fine
 }
 
 // Schema names the JSON form of a report.
@@ -116,30 +120,32 @@ func (r *Report) conclude() {
 	r.CanSay = append(r.CanSay, "TTFT, TPOT and gaps per request, with the proxy in the path (evidence L3)")
 }
 
-// concludeBound says whether what bounds decode can be told: that takes windows of DRAM activity.
+// concludeBound says on which GPUs it can be told what bounds decode: that takes windows of DRAM activity.
 func (r *Report) concludeBound() {
-	windows := 0
-	for _, g := range r.GPUs {
-		if g.GPM {
-			windows++
-		}
-	}
 	if len(r.GPUs) == 0 {
 		r.CannotSay = append(r.CannotSay, "what bounds decode: no GPU counters")
 		return
 	}
-	if older := len(r.GPUs) - windows; older > 0 {
-		r.CannotSay = append(r.CannotSay, fmt.Sprintf("what bounds decode on %d of %d GPUs: they have no activity windows (GPM, Hopper and newer)",
-			older, len(r.GPUs)))
-	}
-	if windows == 0 {
-		return
-	}
-	for _, c := range r.Checks {
-		if c.Name == timeline.DRAMUtil.String() && c.State != Fine {
-			r.CannotSay = append(r.CannotSay, "memory-bound or not: DRAM bandwidth cannot be read ("+c.Detail+")")
-			return
+	older, unread := 0, map[string]int{}
+	for i, g := range r.GPUs {
+		if state := r.dram[i]; !g.GPM {
+			older++
+		} else if state != "" {
+			unread[state]++
 		}
 	}
-	r.CanSay = append(r.CanSay, "what bounds decode, per cell of 1 s, from windows of 100 ms and more; never per token")
+	able := len(r.GPUs) - older
+	if older > 0 {
+		r.CannotSay = append(r.CannotSay, fmt.Sprintf("what bounds decode %s: no activity windows (GPM, Hopper and newer)", r.on(older)))
+	}
+	for _, state := range slices.Sorted(maps.Keys(unread)) {
+		able -= unread[state]
+		r.CannotSay = append(r.CannotSay, fmt.Sprintf("whether memory bounds decode %s: DRAM bandwidth cannot be read (%s)", r.on(unread[state]), words(state)))
+	}
+	if able > 0 {
+		r.CanSay = append(r.CanSay, fmt.Sprintf("what bounds decode %s, per cell of 1 s, from windows of 100 ms and more; never per token", r.on(able)))
+	}
 }
+
+// on says on how many of the GPUs.
+func (r *Report) on(n int) string { return fmt.Sprintf("on %d of %d GPUs", n, len(r.GPUs)) }

@@ -168,7 +168,11 @@ func (r *Report) checkGPUs(f *findings) {
 	r.add(Check{Name: "gpus", State: Fine, Detail: strings.Join(parts, ", ")})
 	byCall := map[string][]remote.CallState{}
 	var order []string
+	r.dram = map[int]string{}
 	for _, c := range f.Capabilities {
+		if c.Call == timeline.DRAMUtil.String() && c.State != timeline.StateOK.String() {
+			r.dram[c.GPU] = c.State
+		}
 		if byCall[c.Call] == nil {
 			order = append(order, c.Call)
 		}
@@ -188,6 +192,9 @@ func (r *Report) checkGPUs(f *findings) {
 	r.checkLatency(f)
 }
 
+// words spells a state for people.
+func words(state string) string { return strings.ReplaceAll(state, "_", " ") }
+
 // explainCall returns the check of one counter that is not fine on every GPU.
 func explainCall(call string, states []remote.CallState, gpus int) (Check, bool) {
 	counts, worst := map[string]int{}, timeline.StateOK.String()
@@ -200,7 +207,7 @@ func explainCall(call string, states []remote.CallState, gpus int) (Check, bool)
 	if worst == timeline.StateOK.String() {
 		return Check{}, false
 	}
-	where := fmt.Sprintf("on %d of %d GPUs: %s", counts[worst], gpus, strings.ReplaceAll(worst, "_", " "))
+	where := fmt.Sprintf("on %d of %d GPUs: %s", counts[worst], gpus, words(worst))
 	switch worst {
 	case timeline.StateUnsupported.String():
 		return Check{call, Warning, where, "nobody: this hardware or driver does not have it", ""}, true
