@@ -149,7 +149,7 @@ func quiet(t *testing.T) agent.Config {
 // socketPath is a path that is short enough for a socket.
 func socketPath(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "ts")
+	dir, err := os.MkdirTemp("", "ts") //nolint:usetesting // that of the test is too long for one
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return filepath.Join(dir, "agent.sock")
@@ -185,7 +185,11 @@ func tryStart(t *testing.T, cfg agent.Config, deps agent.Deps) (*running, error)
 		return nil, err
 	}
 	go func() { r.done <- ag.Run(ctx); close(r.done) }()
-	t.Cleanup(func() { cancel(); <-r.done })
+	t.Cleanup(func() {
+		cancel()
+		for range r.done { // closed once the agent has ended
+		}
+	})
 	select {
 	case r.doors = <-ready:
 		return r, nil
@@ -294,6 +298,7 @@ func (c *collector) received(name string) (int, bool) {
 }
 
 func decode(t *testing.T, r *http.Request, m proto.Message) {
+	t.Helper()
 	body := io.Reader(r.Body)
 	if r.Header.Get("Content-Encoding") == "gzip" {
 		z, err := gzip.NewReader(body)

@@ -222,6 +222,7 @@ func TestHealthSaysWhatIsMissing(t *testing.T) {
 		"no counters at all": {agent.Deps{}, []string{`"status": "degraded"`, "no counters: nvml.source is off", `"gpus": []`}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ag := start(t, quiet(t), tt.deps)
 			page := ""
 			until(t, 5*time.Second, "the state", func() bool {

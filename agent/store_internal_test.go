@@ -55,7 +55,7 @@ func TestObserversMayNumberTheirRequestsAlike(t *testing.T) {
 	seen := map[uint64]int{}
 	for _, e := range got.tokens {
 		seen[e.Ref]++
-		if r := byRef[e.Ref]; r == nil || !strings.HasPrefix(r.ID, fmt.Sprint(e.Choice)+"/") {
+		if r := byRef[e.Ref]; r == nil || !strings.HasPrefix(r.ID, fmt.Sprintf("%d/", e.Choice)) {
 			t.Fatalf("token %+v belongs to %+v", e, r)
 		}
 	}

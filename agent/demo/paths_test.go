@@ -21,7 +21,7 @@ import (
 )
 
 // Two phases with one clear limiter each: the DRAM, and then a host that needs 40 ms more between two steps.
-const clear = `seed 11
+const twoLimits = `seed 11
 duration 20s
 gpu h100
 target main model=Qwen2.5-32B dtype=bf16
@@ -44,12 +44,12 @@ type said struct {
 // and a proxy in real time; and the same through the helper process and a simulated driver library in C. They share no
 // code between the physics and the counters, and say the same.
 func TestOneScenarioSaysTheSameThreeWays(t *testing.T) {
-	pure, local := options(t, clear), options(t, clear)
+	pure, local := options(t, twoLimits), options(t, twoLimits)
 	stages := map[string]*stage{"in process": {o: local}}
 	if dir, missing := built(t); missing != "" {
 		t.Logf("SKIPPED: the way through the helper and the C library: %s", missing)
 	} else {
-		lib := options(t, clear)
+		lib := options(t, twoLimits)
 		lib.HelperDir, lib.Library = dir, filepath.Join(dir, "nvmlsim", "libnvidia-ml.so.1")
 		stages["C library"] = &stage{o: lib}
 	}
