@@ -90,7 +90,7 @@ func (a *app) demo(ctx context.Context, o *demoOptions) error {
 		if err != nil {
 			return err
 		}
-		o.dir = filepath.Join(runsDir(cfg.StateDir), "demo-"+time.Now().Format("2006-01-02T15-04-05"))
+		o.dir = freshRun(cfg.StateDir, "demo-")
 	}
 	if holdsRecording(o.dir) {
 		return &exitStatus{exitUsage, fmt.Errorf("%s holds a recording already: name another directory with -o", o.dir)}

@@ -126,7 +126,7 @@ func requestRow(p *correlate.Phase, a timeline.Anchor) []field {
 		{"first_gap_s", l.FirstGap},
 		{"slope_s", l.Slope},
 		{"stalls", len(l.Stalls)},
-		{"flags", l.Flags.Names()},
+		{"flags", append([]string{}, l.Flags.Names()...)},
 		{"engine_output_tokens", r.Engine.OutputTokens},
 		{"engine_output_s", r.Engine.OutputTime.Seconds()},
 		{"concurrency", p.Concurrency},

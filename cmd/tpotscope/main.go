@@ -34,9 +34,12 @@ const (
 func main() {
 	term, stopTerm := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	ctx, stop := signal.NotifyContext(term, os.Interrupt)
-	context.AfterFunc(ctx, func() { stop(); stopTerm() }) // a second signal ends the command at once
+	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) }) // a second signal ends the command at once
 	env := environment{lookup: os.LookupEnv, root: os.Geteuid() == 0, terminated: func() bool { return term.Err() != nil }}
-	os.Exit(run(ctx, os.Args[1:], streams{os.Stdin, os.Stdout, os.Stderr}, env))
+	code := run(ctx, os.Args[1:], streams{os.Stdin, os.Stdout, os.Stderr}, env)
+	stop()
+	stopTerm()
+	os.Exit(code)
 }
 
 // streams are the command's own.
@@ -73,8 +76,8 @@ type app struct {
 // run is the whole command but for the process around it.
 func run(ctx context.Context, args []string, s streams, env environment) int {
 	a := &app{streams: s, env: env}
-	root := a.root() //nolint:contextcheck // cobra hands the context to each command when it runs
-	root.SetArgs(args)
+	root := a.root()                          //nolint:contextcheck // cobra hands the context to each command when it runs
+	root.SetArgs(append([]string{}, args...)) // nil would stand for the process's own
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"flag"
 	"os"
 	"os/exec"
@@ -55,7 +54,7 @@ type place struct {
 
 func newPlace(t *testing.T) *place {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "ts") // the path of a socket must be short
+	dir, err := os.MkdirTemp("", "ts") //nolint:usetesting // the path of a socket must be short
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	p := &place{state: filepath.Join(dir, "state"), socket: filepath.Join(dir, "agent.sock")}
@@ -85,13 +84,8 @@ type outcome struct {
 // run runs the command in this process.
 func (p *place) run(t *testing.T, args ...string) outcome {
 	t.Helper()
-	return p.runWith(t, t.Context(), args...)
-}
-
-func (p *place) runWith(t *testing.T, ctx context.Context, args ...string) outcome {
-	t.Helper()
 	var out, errs lines
-	code := run(ctx, args, streams{strings.NewReader(""), &out, &errs}, p.env())
+	code := run(t.Context(), args, streams{strings.NewReader(""), &out, &errs}, p.env())
 	return outcome{code, out.String(), errs.String()}
 }
 

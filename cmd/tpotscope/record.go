@@ -121,7 +121,7 @@ func (a *app) recordConfig(ctx context.Context, o *recordOptions, temp string) (
 		return cfg, err
 	}
 	if o.dir == "" {
-		o.dir = filepath.Join(runsDir(cfg.StateDir), time.Now().Format("2006-01-02T15-04-05"))
+		o.dir = freshRun(cfg.StateDir, "")
 	}
 	if holdsRecording(o.dir) {
 		return cfg, &exitStatus{exitUsage, fmt.Errorf("%s holds a recording already: name another directory with -o", o.dir)}

@@ -21,6 +21,17 @@ import (
 // runsDir holds the recordings that record makes, each named by its start.
 func runsDir(stateDir string) string { return filepath.Join(stateDir, "recordings") }
 
+// freshRun returns a directory for a recording that begins at this moment, which nobody has made yet.
+func freshRun(stateDir, prefix string) string {
+	dir := filepath.Join(runsDir(stateDir), prefix+time.Now().Format("2006-01-02T15-04-05"))
+	for unique, n := dir, 2; ; n++ {
+		if _, err := os.Stat(unique); err != nil {
+			return unique
+		}
+		unique = fmt.Sprintf("%s-%d", dir, n)
+	}
+}
+
 // findRun returns the directory of a recording: a path, or @last, @prev or @NAME of those below the state directory.
 func findRun(stateDir, run string) (string, error) {
 	name, short := strings.CutPrefix(run, "@")

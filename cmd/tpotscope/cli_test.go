@@ -1,0 +1,237 @@
+package main
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tpotscope/tpotscope/agent/doctor"
+	"github.com/tpotscope/tpotscope/correlate/summary"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+func TestHelpSaysWhereToStart(t *testing.T) {
+	p := newPlace(t)
+	whole := p.run(t, "--help").want(t, exitOK)
+	golden(t, "help.golden", whole.out)
+	if bare := p.run(t).want(t, exitOK); bare.out != whole.out {
+		t.Error("without arguments something else is printed")
+	}
+	a := &app{env: p.env()}
+	for _, c := range a.root().Commands() {
+		if c.GroupID == "" && c.IsAvailableCommand() && c.Name() != "help" {
+			t.Errorf("%s is in no group", c.Name())
+		}
+		if c.HasSubCommands() || !c.IsAvailableCommand() || c.Name() == "help" {
+			continue
+		}
+		if one := p.run(t, c.Name(), "--help").want(t, exitOK); !strings.Contains(one.out, "Examples:\n  tpotscope "+c.Name()) {
+			t.Errorf("help of %s has no example", c.Name())
+		}
+	}
+}
+
+func TestWrongUsageIsNamedAndEndsWithTwo(t *testing.T) {
+	p := newPlace(t)
+	for _, tt := range []struct {
+		args string
+		want string // beginning of standard error
+	}{
+		{"reocrd", `tpotscope: there is no command "reocrd" (did you mean "record"?)`},
+		{"zzzzzz", "tpotscope: there is no command \"zzzzzz\"\nsee: tpotscope --help"},
+		{"config chekc", `tpotscope: there is no command "chekc" (did you mean "check"?)`},
+		{"report --jsn x", "tpotscope: unknown flag: --jsn (did you mean --json?)\nsee: tpotscope report --help"},
+		{"report --zzzzzz x", "tpotscope: unknown flag: --zzzzzz\n"},
+		{"report", "tpotscope: accepts 1 arg(s), received 0\nsee: tpotscope report --help"},
+		{"doctor extra", `tpotscope: unknown command "extra" for "tpotscope doctor"`},
+		{"config print extra", `tpotscope: unknown command "extra" for "tpotscope config print"`},
+		{"import demo", "tpotscope: import needs --output\nsee: tpotscope import --help"},
+		{"import no_such -o x", `tpotscope: open scenario: there is no file "no_such"`},
+		{"proxy", "tpotscope: proxy needs --listen and --upstream"},
+		{"proxy --listen 127.0.0.1:0 --upstream nowhere", "tpotscope: "},
+		{"config print --set nvml.perod=1s", `tpotscope: configuration: nvml.perod: no such setting (did you mean "nvml.period"?)`},
+		{"config print --set nvml.period", `tpotscope: --set: "nvml.period" is not KEY=VALUE`},
+		{"config print --set nvml.period=1", `tpotscope: configuration: nvml.period (flag): "1" is not a duration`},
+		{"config check --log-level loud", `tpotscope: --log-level: "loud" is not one of debug, info, warn, error`},
+		{"config check no_such.yml", "tpotscope: configuration: read config: open no_such.yml"},
+		{"report no_such", "tpotscope: no recording at no_such"},
+		{"report @last", "tpotscope: there are 0 recordings below "},
+		{"report go.mod", "tpotscope: no recording at go.mod"},
+		{"export --format xml x", `tpotscope: --format: "xml" is not one of jsonl, csv`},
+		{"record --upstream http://127.0.0.1:9 -q", "tpotscope: --upstream needs --listen"},
+		{"record --listen 127.0.0.1:0 --engine http://127.0.0.1:9 --upstream ftp://x", "tpotscope: proxy."},
+		{"agent --nvml dcgm", `tpotscope: configuration: nvml.source: "dcgm"`},
+		{"agent --engine nowhere", "tpotscope: --engine: targets[0].engine_url: "},
+	} {
+		got := p.run(t, strings.Fields(tt.args)...)
+		if got.code != exitUsage || !strings.HasPrefix(got.err, tt.want) || got.out != "" {
+			t.Errorf("%s: exit code %d, want %d\nstdout %q\nstderr %q, want %q ...", tt.args, got.code, exitUsage, got.out, got.err, tt.want)
+		}
+	}
+}
+
+// imported returns a place that holds a recording of a short scenario, and its directory.
+func imported(t *testing.T) (*place, string) {
+	t.Helper()
+	p := newPlace(t)
+	file := filepath.Join(t.TempDir(), "short.scenario")
+	must(t, os.WriteFile(file, []byte(short), 0o600))
+	dir := filepath.Join(runsDir(p.state), "short")
+	if got := p.run(t, "import", file, "-o", dir).want(t, exitOK); !strings.HasPrefix(got.err, "SIMULATED recording of 12s in "+dir) || got.out != "" {
+		t.Errorf("import says %q and %q", got.out, got.err)
+	}
+	return p, dir
+}
+
+const short = `seed 4
+duration 12s
+gpu h100
+target main model=Qwen2.5-32B dtype=bf16
+load streams=4 prompt=50..80 output=20..40 0s..10s
+`
+
+func TestReport(t *testing.T) {
+	p, dir := imported(t)
+	text := p.run(t, "report", dir).want(t, exitOK)
+	if !strings.HasPrefix(text.out, "SIMULATED") || !strings.Contains(text.out, "(memory, ") || strings.Contains(text.out, "\x1b") {
+		t.Errorf("the report:\n%s", text.out)
+	}
+	if n := strings.Count(text.out, "\n"); n > 24 {
+		t.Errorf("the report has %d lines without -v, want 24 at most", n)
+	}
+	read := func(args ...string) *summary.Report {
+		t.Helper()
+		var r summary.Report
+		must(t, json.Unmarshal([]byte(p.run(t, append([]string{"report", dir, "--json"}, args...)...).want(t, exitOK).out), &r))
+		return &r
+	}
+	whole := read()
+	if whole.Schema != "tpotscope.report/1" || !whole.Simulated || whole.Decode.Bound != timeline.Memory || whole.Requests.TPOTDefined == 0 {
+		t.Errorf("report %+v", whole)
+	}
+	for _, tt := range []struct {
+		args string
+		want float64 // seconds
+	}{
+		{"--since 2s --until 5s", 3},
+		{"--since 9s", 3},
+		{"--until 4s", 4},
+		{"--since -5s", 5},
+		{"--since -5s --until -2s", 3},
+		{"--since 2026-01-01T00:00:03Z --until 2026-01-01T00:00:07Z", 4},
+	} {
+		if part := read(strings.Fields(tt.args)...); part.Span.Seconds < tt.want-1 || part.Span.Seconds > tt.want+1 || part.Requests.Total >= whole.Requests.Total {
+			t.Errorf("%s: %.1f s with %d of %d requests, want %.0f s", tt.args, part.Span.Seconds, part.Requests.Total, whole.Requests.Total, tt.want)
+		}
+	}
+	for args, want := range map[string]string{
+		"--since noon": `--since: "noon" is no time`, "--until 5x": `--until: "5x" is no time`, "--since 5s --until 2s": "",
+	} {
+		got := p.run(t, append([]string{"report", dir}, strings.Fields(args)...)...)
+		if got.code != exitUsage || !strings.Contains(got.err, want) {
+			t.Errorf("%s: exit code %d, %s", args, got.code, got.err)
+		}
+	}
+	if r := read("--target", "other"); r.Requests.Total != 0 {
+		t.Errorf("%d requests of a target that is not there", r.Requests.Total)
+	}
+	p.run(t, "report", dir, "--target", "other").want(t, exitEvidence)
+}
+
+func TestRunsByName(t *testing.T) {
+	p, dir := imported(t)
+	again := filepath.Join(runsDir(p.state), "later")
+	p.run(t, "import", "memory_bound", "-o", again).want(t, exitOK)
+	agentDir := filepath.Join(runsDir(p.state), agentRun)
+	p.run(t, "import", "eager", "-o", agentDir).want(t, exitOK)
+	// All three scenarios begin at the same instant: names decide.
+	for run, want := range map[string]string{"@last": dir, "@prev": again, "@short": dir, "@later": again, "@agent": agentDir, dir: dir} {
+		if got, err := findRun(p.state, run); err != nil || got != want {
+			t.Errorf("%s is %s, %v; want %s", run, got, err, want)
+		}
+	}
+	for run, want := range map[string]string{
+		"@shrt": "(did you mean @short?)", "@zzzzzzzz": "no recording @zzzzzzzz below ", "no_such": "no recording at no_such (a directory, or @last, @prev, @NAME)",
+		"main.go": "main.go is a file: `tpotscope import main.go`",
+	} {
+		if _, err := findRun(p.state, run); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", run, err, want)
+		}
+	}
+}
+
+func TestExport(t *testing.T) {
+	p, dir := imported(t)
+	var first []string
+	lines := strings.Split(strings.TrimSpace(p.run(t, "export", dir).want(t, exitOK).out), "\n")
+	for _, line := range lines {
+		var row map[string]any
+		must(t, json.Unmarshal([]byte(line), &row))
+		first = append(first, row["id"].(string))
+		if tokens, ok := row["output_tokens"].(float64); !ok || tokens < 1 || row["status"] != "ok" || row["target"] != "main" {
+			t.Errorf("row %s", line)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "requests.csv")
+	if got := p.run(t, "export", dir, "--format", "csv", "-o", file).want(t, exitOK); got.out != "" {
+		t.Errorf("stdout %q", got.out)
+	}
+	b, err := os.ReadFile(file)
+	must(t, err)
+	table, err := csv.NewReader(strings.NewReader(string(b))).ReadAll()
+	must(t, err)
+	if len(table) != len(lines)+1 || table[0][0] != "id" || slices.Index(table[0], "tpot_s") < 0 {
+		t.Fatalf("%d rows in CSV, %d in JSON; header %v", len(table)-1, len(lines), table[0])
+	}
+	for i, row := range table[1:] {
+		if row[0] != first[i] {
+			t.Errorf("row %d is of request %s in CSV and of %s in JSON", i, row[0], first[i])
+		}
+	}
+	if len(first) < 10 {
+		t.Errorf("%d requests: too few to tell anything", len(first))
+	}
+}
+
+func TestConfigCheckSaysEveryFaultOfAFile(t *testing.T) {
+	p := newPlace(t)
+	if got := p.run(t, "config", "check", "testdata/small.good.yml").want(t, exitOK); got.out != "configuration is fine\n" {
+		t.Errorf("stdout %q", got.out)
+	}
+	got := p.run(t, "config", "check", "testdata/everything.bad.yml").want(t, exitUsage)
+	if n := strings.Count(got.err, "\n"); n < 12 {
+		t.Errorf("%d lines of faults:\n%s", n, got.err)
+	}
+}
+
+func TestDoctorAnswersInJSON(t *testing.T) {
+	p := newPlace(t)
+	got := p.run(t, "doctor", "--json", "--set", "nvml.source=off", "--engine", "http://127.0.0.1:9").want(t, exitError)
+	var r doctor.Report
+	must(t, json.Unmarshal([]byte(got.out), &r))
+	states := map[string]doctor.State{}
+	for _, c := range r.Checks {
+		states[c.Name] = c.State
+	}
+	if r.Schema != doctor.Schema || states["helper"] != doctor.Skipped || states["engine"] != doctor.Failed || states["state"] != doctor.Fine {
+		t.Errorf("schema %s, checks %v", r.Schema, states)
+	}
+}
+
+func TestSeriesPrintsTheCatalogue(t *testing.T) {
+	got := newPlace(t).run(t, "series").want(t, exitOK)
+	if !strings.HasPrefix(got.out, "| Prometheus |") || !strings.Contains(got.out, "`tpotscope_decode_seconds_total`") {
+		t.Errorf("the table begins with %.80q", got.out)
+	}
+}
+
+func TestADemoDoesNotMixWithARecording(t *testing.T) {
+	p, dir := imported(t)
+	if got := p.run(t, "demo", "-o", dir).want(t, exitUsage); !strings.Contains(got.err, "holds a recording already") {
+		t.Errorf("stderr %s", got.err)
+	}
+}
