@@ -211,7 +211,8 @@ func (ss stretches) with(l timeline.Label, over timeline.Span) stretches {
 }
 
 // shorten joins neighbours until at most so many are left and each holds at least so many seconds. The two that make
-// the shortest stretch go first, so that what flickers becomes one and what lasts stays.
+// the shortest stretch go first, so that what flickers becomes one and what lasts stays. A short one between two that
+// last goes to the longer, which it blurs less.
 func (ss stretches) shorten(most int, least float64) stretches {
 	for len(ss) > 1 {
 		best, shortest := -1, math.Inf(1)
@@ -224,11 +225,25 @@ func (ss stretches) shorten(most int, least float64) stretches {
 		if best < 0 {
 			return ss
 		}
+		best = ss.longer(best, least)
 		ss[best].join(&ss[best+1])
 		ss = slices.Delete(ss, best+1, best+2)
 		ss = ss.unite()
 	}
 	return ss
+}
+
+// longer returns which neighbours to join instead of i and the next, where one of them is short, and between two that
+// last.
+func (ss stretches) longer(i int, least float64) int {
+	a, b := ss[i].seconds, ss[i+1].seconds
+	switch {
+	case a < least && b >= least && i > 0 && ss[i-1].seconds > b:
+		return i - 1
+	case b < least && a >= least && i+2 < len(ss) && ss[i+2].seconds > a:
+		return i + 1
+	}
+	return i
 }
 
 // unite joins neighbours that have the same label.

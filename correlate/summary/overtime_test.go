@@ -59,6 +59,9 @@ func TestStretchesTellWhatChangedWhen(t *testing.T) {
 		{"a blip is part of what is around it", long("m", 20) + "x" + long("m", 19) + long("h", 40), []summary.Stretch{
 			{Label: m, EndS: 40, Seconds: 40, Share: 0.5}, {Label: h, StartS: 40, EndS: 80, Seconds: 40, Share: 0.5},
 		}},
+		{"what is short between two that last blurs the longer", long("x", 40) + "mmm" + long("h", 25), []summary.Stretch{
+			{Label: x, EndS: 43, Seconds: 43, Share: 43. / 68}, {Label: h, StartS: 43, EndS: 68, Seconds: 25, Share: 25. / 68},
+		}},
 		{"idle time ends no stretch and counts for none", long("m", 20) + long(" ", 100) + long("m", 20) + long("x", 40), []summary.Stretch{
 			{Label: m, EndS: 140, Seconds: 40, Share: 0.5}, {Label: x, StartS: 140, EndS: 180, Seconds: 40, Share: 0.5},
 		}},
