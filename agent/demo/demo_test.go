@@ -64,7 +64,7 @@ func options(t *testing.T, text string) Options {
 	file := filepath.Join(t.TempDir(), "test.scenario")
 	must(t, os.WriteFile(file, []byte(text), 0o600))
 	return Options{
-		Scenario: file, Dir: filepath.Join(t.TempDir(), "run"), Version: "test", Log: slog.New(slog.DiscardHandler),
+		Scenario: file, Dir: filepath.Join(t.TempDir(), "run"), Version: "test", Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Say: func(string) {}, Progress: func(string, float64, float64) {},
 	}
 }

@@ -204,8 +204,19 @@ func TestAKillLosesASecondAtMost(t *testing.T) {
 		played, _ := e.play(ctx, "http://"+address) // the agent dies under it
 		done <- played
 	}()
+	// The worst moment: some seconds in, and just before the next write.
+	dir := filepath.Join(runsDir(p.state), agentRun)
 	began := e.clock.Now()
-	until(t, 10*time.Second, "some seconds of traffic", func() bool { return e.clock.Now().Sub(began) > 4500*time.Millisecond })
+	until(t, 10*time.Second, "some seconds of traffic", func() bool { return e.clock.Now().Sub(began) > 3*time.Second })
+	size := func() int64 {
+		st, err := os.Stat(filepath.Join(dir, "samples-000001.arrows"))
+		must(t, err)
+		return st.Size()
+	}
+	before := size()
+	until(t, 10*time.Second, "a write", func() bool { return size() > before })
+	written := e.clock.Now()
+	until(t, 10*time.Second, "the next write to be near", func() bool { return e.clock.Now().Sub(written) > 900*time.Millisecond })
 	killed := e.clock.Now()
 	must(t, c.Process.Kill())
 	cancel()
@@ -223,7 +234,6 @@ func TestAKillLosesASecondAtMost(t *testing.T) {
 			}
 		}
 	}
-	dir := filepath.Join(runsDir(p.state), agentRun)
 	r, err := record.OpenReader(dir)
 	must(t, err)
 	kept := 0
