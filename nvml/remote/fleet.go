@@ -8,8 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -28,13 +26,21 @@ const (
 // recycleTime is how long a fleet with lost GPUs goes on: opening the driver again costs the others a second.
 const recycleTime = 15 * time.Minute
 
-var errRecycle = errors.New("a gpu is lost: the driver is opened again to look for it")
+const (
+	awaitStep    = 500 * time.Millisecond // how long the driver is asked to wait for an event
+	changePeriod = 10 * time.Second       // between looks at what the driver lists
+)
+
+// errRecycle says that the driver is opened again, to see what it lists then.
+var errRecycle = errors.New("the driver is opened again")
 
 // ErrStuck says that calls of the driver had not come back when everything else had ended.
 var ErrStuck = errors.New("a call of the driver does not come back")
 
 // fleet is the samplers of all GPUs.
 type fleet struct {
+	lib      nvml.Library
+	now      func() timeline.Instant
 	gpus     []timeline.GPU
 	samplers []*nvml.Sampler
 	missing  error // which GPUs could not be opened; nil if all could
@@ -52,7 +58,7 @@ func newFleet(lib nvml.Library, cfg nvml.Config, now func() timeline.Instant) (*
 	case len(devices) == 0:
 		return nil, fmt.Errorf("list gpus: %w: the driver has none", nvml.ErrNoDriver)
 	}
-	f := &fleet{missing: err}
+	f := &fleet{lib: lib, now: now, missing: err}
 	for i, d := range devices {
 		f.gpus = append(f.gpus, d.GPU())
 		f.samplers = append(f.samplers, nvml.NewSampler(i, d, cfg, now))
@@ -69,9 +75,28 @@ func (f *fleet) start(sink timeline.GPUSink, at timeline.Instant) {
 }
 
 // run samples all GPUs until ctx ends or all are lost; if some are lost or missing it ends after a while, so that they
-// can be looked for by opening the driver again. While at least one sampler comes back from its calls, beat is
-// called each beatPeriod. When run returns nothing is left behind, unless the error is ErrStuck.
-func (f *fleet) run(ctx context.Context, sink timeline.GPUSink, beat func()) error {
+// can be looked for by opening the driver again, and it ends at once when the driver lists others. While at least one
+// sampler comes back from its calls, beat is called each beatPeriod. When run returns nothing is left behind, unless the
+// error is ErrStuck.
+func (f *fleet) run(ctx context.Context, sink timeline.GPUSink, bursts <-chan time.Duration, beat func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	changed, watched := make(chan string, 1), make(chan struct{})
+	go func() { defer close(watched); f.watch(ctx, sink, changed) }()
+	err := f.sample(ctx, sink, bursts, changed, beat)
+	cancel()
+	timer := time.NewTimer(2 * awaitStep)
+	defer timer.Stop()
+	select {
+	case <-watched:
+		return err
+	case <-timer.C:
+		return errors.Join(err, ErrStuck)
+	}
+}
+
+// sample runs the samplers until ctx ends, all are lost, or the driver has to be opened again.
+func (f *fleet) sample(ctx context.Context, sink timeline.GPUSink, bursts <-chan time.Duration, changed <-chan string, beat func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, len(f.samplers))
@@ -88,14 +113,21 @@ func (f *fleet) run(ctx context.Context, sink timeline.GPUSink, beat func()) err
 		case <-recycle.C:
 			if left < len(f.samplers) || f.missing != nil {
 				cancel()
-				return errors.Join(errRecycle, drain(ended, left))
+				return errors.Join(fmt.Errorf("a gpu is lost: %w to look for it", errRecycle), drain(ended, left))
 			}
 			recycle.Reset(recycleTime)
+		case why := <-changed:
+			cancel()
+			return errors.Join(fmt.Errorf("%s: %w", why, errRecycle), drain(ended, left))
 		case <-ctx.Done():
 			return drain(ended, left)
 		case err := <-ended:
 			left--
 			errs = append(errs, err)
+		case d := <-bursts:
+			for _, s := range f.samplers {
+				s.Burst(d)
+			}
 		case <-ticker.C:
 			if f.markStuck(sink) < left {
 				beat()
@@ -103,6 +135,63 @@ func (f *fleet) run(ctx context.Context, sink timeline.GPUSink, beat func()) err
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// watch hands on what the driver tells by itself, and says once into changed that it lists other GPUs, until ctx ends.
+func (f *fleet) watch(ctx context.Context, sink timeline.GPUSink, changed chan<- string) {
+	w, ok := f.lib.(nvml.Watcher)
+	if !ok {
+		f.setWatched(sink, fmt.Errorf("the library tells no events: %w", nvml.ErrNotSupported))
+		return
+	}
+	look := f.now().Add(changePeriod)
+	told, failed := false, false
+	for ctx.Err() == nil {
+		h, happened, err := w.Await(awaitStep)
+		if !told || (err != nil) != failed {
+			f.setWatched(sink, err)
+			told, failed = true, err != nil
+		}
+		why, other := "", false
+		switch {
+		case err != nil:
+			sleep(ctx, changePeriod)
+		case happened:
+			f.tell(sink, h)
+			why, other = h.Detail, h.Kind == timeline.EventMIGChange
+		}
+		if now := f.now(); !other && now >= look && ctx.Err() == nil {
+			look = now.Add(changePeriod)
+			why, other = w.Changed()
+		}
+		if other {
+			changed <- why
+			return
+		}
+	}
+}
+
+// setWatched says of every GPU whether its errors are told. The driver tells those of a device, not of its instances.
+func (f *fleet) setWatched(sink timeline.GPUSink, err error) {
+	for i, s := range f.samplers {
+		if f.gpus[i].ParentUUID != "" && err == nil {
+			s.Watched(sink, fmt.Errorf("events are of the device, not of an instance: %w", nvml.ErrNotSupported))
+			continue
+		}
+		s.Watched(sink, err)
+	}
+}
+
+// tell hands on something that the driver told.
+func (f *fleet) tell(sink timeline.GPUSink, h nvml.Happening) {
+	e := timeline.Event{At: f.now(), Kind: h.Kind, GPU: timeline.NoGPU, Detail: h.Detail}
+	if h.Device >= 0 && h.Device < len(f.samplers) {
+		e.GPU = h.Device
+		if h.Kind == timeline.EventXid {
+			f.samplers[h.Device].CountXid()
+		}
+	}
+	sink.AddEvent(e)
 }
 
 // drain waits for the samplers that are left. Errors no longer matter: the end was asked for.
@@ -146,6 +235,8 @@ type Local struct {
 	cfg nvml.Config
 	now func() timeline.Instant
 
+	bursts chan time.Duration // capacity 1: the newest counts
+
 	mu    sync.Mutex
 	fleet *fleet // nil until Run
 }
@@ -154,7 +245,7 @@ var _ nvml.Source = (*Local)(nil)
 
 // NewLocal returns a source that samples lib, which stays the caller's to close.
 func NewLocal(lib nvml.Library, cfg nvml.Config, now func() timeline.Instant) *Local {
-	return &Local{lib: lib, cfg: cfg, now: now}
+	return &Local{lib: lib, cfg: cfg, now: now, bursts: make(chan time.Duration, 1)}
 }
 
 // Run samples all GPUs until ctx ends or all are lost. A list with holes is the driver's: positions are of what opened.
@@ -169,10 +260,16 @@ func (l *Local) Run(ctx context.Context, sink timeline.GPUSink) error {
 		l.mu.Unlock()
 		f.start(sink, l.now())
 		sink.AddEvent(timeline.Event{At: l.now(), Kind: timeline.EventSamplerStarted, GPU: timeline.NoGPU, Detail: "in process"})
-		if err := f.run(ctx, sink, func() {}); !errors.Is(err, errRecycle) || errors.Is(err, ErrStuck) {
+		if err := f.run(ctx, sink, l.bursts, func() {}); !errors.Is(err, errRecycle) || errors.Is(err, ErrStuck) {
 			return err
 		}
 	}
+}
+
+// Burst reads clocks and the reasons that hold them at the highest rate for d from now on; zero ends a burst.
+func (l *Local) Burst(d time.Duration) error {
+	replace(l.bursts, d)
+	return nil
 }
 
 // Stats returns the samplers' counts, by position.
@@ -183,88 +280,4 @@ func (l *Local) Stats() Stats {
 		return Stats{}
 	}
 	return Stats{GPUs: l.fleet.stats()}
-}
-
-// probeTime holds two rounds of the slowest tier at default rates, and a dozen windows.
-const probeTime = 1500 * time.Millisecond
-
-// Findings are what a probe finds out about a library's GPUs.
-type Findings struct {
-	GPUs         []timeline.GPU `json:"gpus"`
-	Capabilities []CallState    `json:"capabilities"`
-	Latency      []CallLatency  `json:"latency"`
-}
-
-// CallState is the state of one counter of one GPU, spelt for people.
-type CallState struct {
-	GPU    int    `json:"gpu"`
-	Call   string `json:"call"`
-	State  string `json:"state"`
-	Detail string `json:"detail,omitempty"`
-}
-
-// CallLatency is what one call of the driver took.
-type CallLatency struct {
-	GPU    int     `json:"gpu"`
-	Call   string  `json:"call"`
-	Count  uint64  `json:"count"`
-	MeanUS float64 `json:"mean_us"`
-	MaxUS  float64 `json:"max_us"`
-}
-
-// Probe samples all GPUs of lib for a moment and says what could be read, and what each call took.
-func Probe(ctx context.Context, lib nvml.Library, cfg nvml.Config, now func() timeline.Instant) (Findings, error) {
-	ctx, cancel := context.WithTimeout(ctx, probeTime)
-	defer cancel()
-	f, err := newFleet(lib, cfg, now)
-	if err != nil {
-		return Findings{}, err
-	}
-	var n notes
-	if err := f.run(ctx, &n, func() {}); err != nil {
-		return Findings{}, err
-	}
-	found := Findings{GPUs: f.gpus}
-	for gpu, st := range f.stats() {
-		for _, call := range slices.Sorted(maps.Keys(n.states[gpu])) {
-			found.Capabilities = append(found.Capabilities, n.states[gpu][call])
-		}
-		for call, c := range st.Calls {
-			if c.Count > 0 {
-				found.Latency = append(found.Latency, CallLatency{
-					GPU: gpu, Call: nvml.Call(call).String(), Count: c.Count,
-					MeanUS: float64(c.Total.Microseconds()) / float64(c.Count), MaxUS: float64(c.Max.Microseconds()),
-				})
-			}
-		}
-	}
-	return found, nil
-}
-
-// notes keeps the last state of each counter. It is safe for concurrent use.
-type notes struct {
-	mu     sync.Mutex
-	states map[int]map[string]CallState
-}
-
-// SetGPUs is not called by a fleet.
-func (n *notes) SetGPUs([]timeline.GPU) {}
-
-// AddSample needs no note: a counter that is read says so by its state.
-func (n *notes) AddSample(*timeline.Sample) {}
-
-// AddEvent needs no note.
-func (n *notes) AddEvent(timeline.Event) {}
-
-// AddCapability keeps the state.
-func (n *notes) AddCapability(c timeline.Capability) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.states == nil {
-		n.states = map[int]map[string]CallState{}
-	}
-	if n.states[c.GPU] == nil {
-		n.states[c.GPU] = map[string]CallState{}
-	}
-	n.states[c.GPU][c.Call] = CallState{c.GPU, c.Call, c.State.String(), c.Detail}
 }

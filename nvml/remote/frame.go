@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"math/bits"
+	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/nvml"
@@ -16,7 +17,8 @@ import (
 
 // The wire between helper and agent is a stream of frames: a length of four bytes (little endian, of what follows), a
 // kind of one byte, a payload. The first frame is a hello, which names the protocol and its version. Samples are binary,
-// because there are hundreds a second; all else is JSON.
+// because there are hundreds a second; all else is JSON. The agent's commands come the same way, without a hello, on the
+// helper's standard input, whose end ends the helper.
 
 type kind byte
 
@@ -29,6 +31,8 @@ const (
 	kindStats           // a sampler's counts
 	kindBeat            // the helper is alive: nothing else is said
 	kindRefused         // the driver could not be opened: the helper ends
+	kindInventory       // what is on and around a GPU
+	kindBurst           // agent to helper: read clocks at the highest rate for a while
 )
 
 const (
@@ -52,6 +56,11 @@ type hello struct {
 type samplerStats struct {
 	GPU   int        `json:"gpu"`
 	Stats nvml.Stats `json:"stats"`
+}
+
+// burst asks for the highest rate.
+type burst struct {
+	For time.Duration `json:"for_ns"`
 }
 
 // refused says why there is nothing to read.
@@ -203,4 +212,23 @@ func decodeJSON[T any](payload []byte) (T, error) {
 		return v, fmt.Errorf("decode frame: %w: %w", errFrame, err)
 	}
 	return v, nil
+}
+
+// readCommands hands on what the agent commands until r ends. What is no command is not taken, and nothing after it: the
+// end of r is waited for all the same.
+func readCommands(r io.Reader, burstFor func(time.Duration)) {
+	f := newFrameReader(r)
+	for {
+		k, payload, err := f.frame()
+		if err != nil {
+			_, _ = io.Copy(io.Discard, r) // however it ends, the agent is gone
+			return
+		}
+		if k != kindBurst {
+			continue // of a later agent
+		}
+		if b, err := decodeJSON[burst](payload); err == nil {
+			burstFor(b.For)
+		}
+	}
 }

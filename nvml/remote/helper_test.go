@@ -73,6 +73,11 @@ type rig struct {
 
 func newRig(tb testing.TB, gpus int) *rig {
 	tb.Helper()
+	return newRigOf(tb, sim.Waves{Count: gpus})
+}
+
+func newRigOf(tb testing.TB, world sim.Waves) *rig {
+	tb.Helper()
 	b := build()
 	if b.skip != "" {
 		tb.Skip(b.skip)
@@ -84,7 +89,7 @@ func newRig(tb testing.TB, gpus int) *rig {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	r := &rig{built: b, clock: clock, path: filepath.Join(tb.TempDir(), "page"), world: sim.Waves{Count: gpus}}
+	r := &rig{built: b, clock: clock, path: filepath.Join(tb.TempDir(), "page"), world: world}
 	r.start = clock.Now()
 	if r.page, err = sim.NewPage(r.path, r.world, sim.Options{}, clock.Now); err != nil {
 		tb.Fatal(err)

@@ -116,10 +116,16 @@ func (in *inbox) take(k kind, payload []byte, pid int) error {
 		in.sink.AddEvent(e)
 	case kindStats:
 		return in.takeStats(payload)
+	case kindInventory:
+		v, err := decodeJSON[timeline.Inventory](payload)
+		if err := errors.Join(err, in.place(&v.GPU)); err != nil {
+			return err
+		}
+		return in.takeInventory(v)
 	case kindRefused:
 		r, err := decodeJSON[refused](payload)
 		return errors.Join(err, fmt.Errorf("%w: %s", errRefused, r.Why))
-	case kindHello, kindBeat:
+	case kindHello, kindBeat, kindBurst:
 	default:
 		return fmt.Errorf("kind %d: %w", k, errFrame)
 	}
@@ -155,14 +161,51 @@ func (in *inbox) takeStats(payload []byte) error {
 	return nil
 }
 
+// takeInventory keeps what is on and around a GPU, and hands it on if the sink takes it.
+func (in *inbox) takeInventory(v timeline.Inventory) error {
+	if v.GPU < 0 {
+		return fmt.Errorf("inventory of no gpu: %w", errFrame)
+	}
+	s := in.source
+	s.mu.Lock()
+	for len(s.inventory) <= v.GPU {
+		s.inventory = append(s.inventory, timeline.Inventory{GPU: len(s.inventory), NUMANode: timeline.NoNUMANode})
+	}
+	s.inventory[v.GPU] = v
+	s.mu.Unlock()
+	if to, ok := in.sink.(timeline.InventorySink); ok {
+		to.AddInventory(v)
+	}
+	return nil
+}
+
+// find returns the position of a GPU that an earlier helper told, or -1. The UUID decides; GPUs of one UUID, which virtual
+// machines that were copied have, are told apart by where they are on the bus.
+func (in *inbox) find(g *timeline.GPU, taken map[int]bool) int {
+	same := func(k timeline.GPU) bool {
+		return timeline.NormalizeUUID(k.UUID) == timeline.NormalizeUUID(g.UUID)
+	}
+	at := -1
+	for i, k := range in.gpus {
+		if taken[i] || !same(k) {
+			continue
+		}
+		if k.PCIBusID == g.PCIBusID {
+			return i
+		}
+		if at < 0 {
+			at = i
+		}
+	}
+	return at
+}
+
 // takeGPUs gives each GPU the position that it had, or one after all others.
 func (in *inbox) takeGPUs(gpus []timeline.GPU, pid int) {
 	in.position = make([]int, len(gpus))
 	present := make(map[int]bool, len(gpus))
 	for i, g := range gpus {
-		at := slices.IndexFunc(in.gpus, func(k timeline.GPU) bool {
-			return timeline.NormalizeUUID(k.UUID) == timeline.NormalizeUUID(g.UUID)
-		})
+		at := in.find(&g, present)
 		if at < 0 {
 			at = len(in.gpus)
 			in.gpus = append(in.gpus, g)

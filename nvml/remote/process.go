@@ -42,7 +42,7 @@ type process struct {
 	pid    int
 	frames io.ReadCloser
 	stderr io.ReadCloser
-	stdin  io.Closer // its end tells the helper to end
+	stdin  io.WriteCloser // takes commands; its end tells the helper to end
 	signal func(os.Signal) error
 	ended  <-chan struct{} // closed when the process is gone
 	exit   func() error    // how it ended, once it is gone

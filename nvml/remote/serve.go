@@ -25,9 +25,10 @@ func Serve(ctx context.Context, open func() (nvml.Library, error), cfg nvml.Conf
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stdinEnded := make(chan struct{})
+	bursts := make(chan time.Duration, 1) // the newest command counts
 	go func() {
 		defer close(stdinEnded)
-		_, _ = io.Copy(io.Discard, stdin) // however it ends, the agent is gone
+		readCommands(stdin, func(d time.Duration) { replace(bursts, d) })
 		cancel()
 	}()
 	out := newOutbox(w)
@@ -38,7 +39,7 @@ func Serve(ctx context.Context, open func() (nvml.Library, error), cfg nvml.Conf
 		written <- err
 	}()
 	out.putJSON(kindHello, hello{Protocol: protocol, Version: protocolVersion})
-	err := serve(ctx, open, cfg, out, now)
+	err := serve(ctx, open, cfg, out, bursts, now)
 	out.close()
 	err = errors.Join(err, await(written, flushTime))
 	if c, ok := stdin.(io.Closer); ok {
@@ -46,6 +47,21 @@ func Serve(ctx context.Context, open func() (nvml.Library, error), cfg nvml.Conf
 		_ = await(stdinEnded, flushTime)
 	}
 	return err
+}
+
+// replace puts v into a channel of one place, instead of what waits there.
+func replace[T any](c chan T, v T) {
+	for {
+		select {
+		case c <- v:
+			return
+		default:
+		}
+		select {
+		case <-c:
+		default:
+		}
+	}
 }
 
 // await waits for a goroutine to end, but not for long.
@@ -69,7 +85,9 @@ type opened struct {
 }
 
 // serve opens the driver and samples until ctx ends.
-func serve(ctx context.Context, open func() (nvml.Library, error), cfg nvml.Config, out *outbox, now func() timeline.Instant) error {
+func serve(ctx context.Context, open func() (nvml.Library, error), cfg nvml.Config, out *outbox, bursts <-chan time.Duration,
+	now func() timeline.Instant,
+) error {
 	done := make(chan opened, 1)
 	go func() { done <- openFleet(open, cfg, now) }() // opening a driver can hang like any other call
 	o, ok := awaitOpen(ctx, done)
@@ -82,7 +100,7 @@ func serve(ctx context.Context, open func() (nvml.Library, error), cfg nvml.Conf
 	}
 	o.fleet.start(out, now())
 	beats := 0
-	err := o.fleet.run(ctx, out, func() {
+	err := o.fleet.run(ctx, out, bursts, func() {
 		out.putJSON(kindBeat, struct{}{})
 		if beats++; beats%2 == 0 {
 			o.fleet.report(out, now())
@@ -247,3 +265,12 @@ func (o *outbox) AddCapability(c timeline.Capability) { o.putJSON(kindCapability
 
 // AddEvent sends an event.
 func (o *outbox) AddEvent(e timeline.Event) { o.putJSON(kindEvent, e) }
+
+// maxListed is how many processes of a GPU are sent: enough for people, and for a frame.
+const maxListed = 512
+
+// AddInventory sends what is on and around a GPU.
+func (o *outbox) AddInventory(v timeline.Inventory) {
+	v.Processes = v.Processes[:min(len(v.Processes), maxListed)]
+	o.putJSON(kindInventory, v)
+}

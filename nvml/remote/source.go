@@ -73,8 +73,10 @@ type Source struct {
 	spawn            func() (*process, error)
 	graveyardChanged chan struct{} // capacity 1
 
-	mu    sync.Mutex
-	stats Stats
+	mu        sync.Mutex
+	stats     Stats
+	running   *process             // nil between two helpers
+	inventory []timeline.Inventory // of each GPU, by position, as last told
 }
 
 var _ nvml.Source = (*Source)(nil)
@@ -109,6 +111,52 @@ func (s *Source) Stats() Stats {
 	st := s.stats
 	st.GPUs = append([]nvml.Stats(nil), s.stats.GPUs...)
 	return st
+}
+
+// Inventory returns what is on and around each GPU, by position, as last told. A GPU of which nothing was told yet has
+// an inventory whose At is zero.
+func (s *Source) Inventory() []timeline.Inventory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]timeline.Inventory(nil), s.inventory...)
+}
+
+// ErrNoHelper says that no helper runs that could take a command.
+var ErrNoHelper = errors.New("no helper runs")
+
+// commandTime is how long a helper may take to take a command: it has a pipe's buffer for it, and a reader of its own.
+const commandTime = time.Second
+
+// Burst has the helper read clocks and the reasons that hold them at the highest rate for d from now on; zero ends a
+// burst. A helper that is started later knows nothing of it.
+func (s *Source) Burst(d time.Duration) error {
+	frame, err := appendJSON(nil, kindBurst, burst{For: d})
+	if err != nil {
+		return fmt.Errorf("command burst: %w", err)
+	}
+	s.mu.Lock()
+	p := s.running
+	s.mu.Unlock()
+	if p == nil {
+		return fmt.Errorf("command burst: %w", ErrNoHelper)
+	}
+	if to, ok := p.stdin.(interface{ SetWriteDeadline(t time.Time) error }); ok {
+		//nolint:forbidigo // the deadline of a file is a time of day
+		if err := to.SetWriteDeadline(time.Now().Add(commandTime)); err != nil {
+			return fmt.Errorf("command burst: %w", err)
+		}
+	}
+	if _, err := p.stdin.Write(frame); err != nil {
+		return fmt.Errorf("command burst: %w", err)
+	}
+	return nil
+}
+
+// setRunning notes which helper takes commands.
+func (s *Source) setRunning(p *process) {
+	s.mu.Lock()
+	s.running = p
+	s.mu.Unlock()
 }
 
 func (s *Source) count(change func(*Stats)) {
@@ -185,6 +233,7 @@ func (s *Source) runHelper(ctx context.Context, in *inbox) error {
 		return err
 	}
 	s.count(func(st *Stats) { st.Starts, st.PID = st.Starts+1, p.pid })
+	s.setRunning(p)
 	lines := newLines(s.opts.Logger, s.opts.Now)
 	failed, read, logged := make(chan error, 1), make(chan struct{}), make(chan struct{})
 	go func() { failed <- in.receive(p); close(read) }()
@@ -197,6 +246,7 @@ func (s *Source) runHelper(ctx context.Context, in *inbox) error {
 		}
 		in.lost(err.Error())
 	}
+	s.setRunning(nil)
 	gone := s.end(p)
 	if !gone {
 		s.abandon(p)

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -278,6 +280,97 @@ func TestLostGPUIsLookedForAgain(t *testing.T) {
 	})
 }
 
+// rates returns how many samples with c a GPU gave in each whole second.
+func (r *record) rates(gpu int, c timeline.Counter) map[int]int {
+	n := map[int]int{}
+	for _, s := range r.windows(gpu, c) {
+		n[int(s.Over.Start.Sub(timeline.Instant(time.Hour)).Seconds())]++
+	}
+	return n
+}
+
+func TestBurstReachesTheHelperAndEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, s, _ := play(t, 20*time.Second, func(s *Source, _ *stage) {
+			time.Sleep(5 * time.Second)
+			if err := s.Burst(4 * time.Second); err != nil {
+				t.Errorf("burst: %v", err)
+			}
+		}, act{world: sim.Waves{Count: 2}})
+		n := r.rates(1, timeline.SMClock)
+		if n[3] != 10 || n[7] < 49 || n[7] > 51 || n[12] != 10 {
+			t.Errorf("readings of clocks a second %v, want 10 before and after, and 50 in the burst", n)
+		}
+		if err := s.Burst(time.Second); !errors.Is(err, ErrNoHelper) {
+			t.Errorf("burst without a helper: %v", err)
+		}
+	})
+}
+
+func TestWhatTheDriverTellsIsHandedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lib *sim.Library
+		r, s, _ := play(t, 60*time.Second, func(_ *Source, _ *stage) {
+			time.Sleep(5 * time.Second)
+			lib.Tell(nvml.Happening{Device: 1, Kind: timeline.EventXid, Xid: 79, Detail: "Xid 79"})
+			lib.Tell(nvml.Happening{Device: 0, Kind: timeline.EventGPUFault, Detail: "memory row retired"})
+			time.Sleep(10 * time.Second)
+			lib.SetChanged("the driver lists 3 gpus, and listed 2")
+		}, act{open: func() (nvml.Library, error) {
+			begin := time.Now()
+			lib = sim.NewLibrary(sim.Waves{Count: 2}, sim.Options{}, func() timeline.Instant { return timeline.Instant(time.Hour + time.Since(begin)) })
+			return lib, nil
+		}})
+		want := []string{"sampler_started", "xid", "gpu_fault", "sampler_lost", "gap", "gap", "sampler_started"}
+		if diff := cmp.Diff(want, r.kinds()); diff != "" {
+			t.Fatalf("events (-want +have):\n%s", diff)
+		}
+		if e := r.events[1]; e.GPU != 1 || e.Detail != "Xid 79" {
+			t.Errorf("event %+v, want Xid 79 of gpu 1", e)
+		}
+		for gpu, want := range []float64{0, 1} {
+			seen := r.windows(gpu, timeline.Xids)
+			if len(seen) < 20 || seen[0].Value[timeline.Xids] != 0 || seen[12].Value[timeline.Xids] != want {
+				t.Errorf("gpu %d: %d readings of errors, want 0 and then %v", gpu, len(seen), want)
+			}
+		}
+		if v := s.Inventory(); len(v) != 2 || len(v[1].NVLinks) != 18 || v[1].Processes[0].PID != 4001 || v[1].NUMANode != 0 {
+			t.Errorf("inventory %+v", v)
+		}
+	})
+}
+
+func TestGPUsOfOneUUIDAreToldApartByTheBus(t *testing.T) {
+	in := newInbox(NewSource(Options{Now: func() timeline.Instant { return 1 }}), &record{})
+	twin := func(bus string) timeline.GPU { return timeline.GPU{UUID: "GPU-a", PCIBusID: bus} }
+	in.takeGPUs([]timeline.GPU{twin("1"), twin("2"), {UUID: "GPU-b", PCIBusID: "3"}}, 1)
+	in.takeGPUs([]timeline.GPU{{UUID: "gpu-B", PCIBusID: "4"}, twin("2"), twin("1"), {UUID: "MIG-c", PCIBusID: "1", ParentUUID: "GPU-a"}}, 2)
+	if diff := cmp.Diff([]int{2, 1, 0, 3}, in.position); diff != "" {
+		t.Errorf("positions (-want +have):\n%s", diff)
+	}
+}
+
+func FuzzCommands(f *testing.F) {
+	good, err := appendJSON(nil, kindBurst, burst{For: time.Second})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add(append([]byte{1, 0, 0, 0, 99}, good...))
+	f.Add([]byte("quit\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var whole, pieces []time.Duration
+		readCommands(bytes.NewReader(b), func(d time.Duration) { whole = append(whole, d) })
+		readCommands(iotest.OneByteReader(bytes.NewReader(b)), func(d time.Duration) { pieces = append(pieces, d) })
+		if diff := cmp.Diff(whole, pieces); diff != "" {
+			t.Errorf("commands depend on how they are cut (-whole +pieces):\n%s", diff)
+		}
+		if bytes.HasPrefix(b, good) && (len(whole) == 0 || whole[0] != time.Second) {
+			t.Errorf("%v of a stream that begins with a burst of a second", whole)
+		}
+	})
+}
+
 func TestSilentHelperIsKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := sim.Waves{Count: 1}
@@ -457,7 +550,7 @@ func TestLocalSourceAndProbe(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(found.GPUs) != 3 || len(found.Capabilities) != 3*(timeline.NumCounters+1) || len(found.Latency) != 3*nvml.NumCalls {
+		if len(found.GPUs) != 3 || len(found.Capabilities) != 3*(timeline.NumCounters+2) || len(found.Updates) < 3 || len(found.Latency) != 3*nvml.NumCalls {
 			t.Errorf("found %d gpus, %d states, %d latencies", len(found.GPUs), len(found.Capabilities), len(found.Latency))
 		}
 	})

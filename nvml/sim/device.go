@@ -16,15 +16,60 @@ type Library struct {
 	now   func() timeline.Instant
 	start timeline.Instant
 
-	mu     sync.Mutex
-	faults map[[2]int]Fault
+	told chan nvml.Happening
+
+	mu      sync.Mutex
+	faults  map[[2]int]Fault
+	changed string
 }
 
-var _ nvml.Library = (*Library)(nil)
+var (
+	_ nvml.Library = (*Library)(nil)
+	_ nvml.Watcher = (*Library)(nil)
+)
+
+// maxTold is how many happenings wait to be taken. What comes on top is not told.
+const maxTold = 16
 
 // NewLibrary returns a driver whose GPUs do what w says, from the present instant on.
 func NewLibrary(w World, opts Options, now func() timeline.Instant) *Library {
-	return &Library{meter: newMeter(w, opts), now: now, start: now(), faults: map[[2]int]Fault{}}
+	return &Library{meter: newMeter(w, opts), now: now, start: now(), told: make(chan nvml.Happening, maxTold), faults: map[[2]int]Fault{}}
+}
+
+// Tell makes the driver tell something. It reports false if too much waits to be told.
+func (l *Library) Tell(h nvml.Happening) bool {
+	select {
+	case l.told <- h:
+		return true
+	default:
+		return false
+	}
+}
+
+// Await waits for what Tell tells.
+func (l *Library) Await(d time.Duration) (nvml.Happening, bool, error) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case h := <-l.told:
+		return h, true, nil
+	case <-timer.C:
+		return nvml.Happening{Device: timeline.NoGPU}, false, nil
+	}
+}
+
+// SetChanged makes the driver list other GPUs from here on, for that reason; none if it is empty.
+func (l *Library) SetChanged(why string) {
+	l.mu.Lock()
+	l.changed = why
+	l.mu.Unlock()
+}
+
+// Changed reports what SetChanged said.
+func (l *Library) Changed() (string, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changed, l.changed != ""
 }
 
 // SetFault makes a call fail or wait from here on, or succeed at once if f has neither code nor delay.
@@ -47,7 +92,7 @@ func (l *Library) fault(gpu int, call nvml.Call) error {
 	l.mu.Lock()
 	f, set := l.faults[[2]int{gpu, int(call)}]
 	l.mu.Unlock()
-	if !set {
+	if !set || f.After > l.now().Sub(l.start) {
 		f = l.meter.fault(gpu, call, l.now().Sub(l.start))
 	}
 	if f.Delay > 0 {
