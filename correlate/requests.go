@@ -205,7 +205,33 @@ func (e *Engine) Close(r *timeline.Request) {
 		t := e.targets[q.target]
 		q.warm = t.warm < e.cfg.Warmup
 		t.warm++
+		if q.tokens == 0 && r.Counted != timeline.CountNone {
+			e.spread(t, float64(r.OutputTokens), over)
+		}
 	}
+}
+
+// spread counts the tokens of a reply that came whole: the probe saw them all, at no time of their own. They are put at
+// an even pace into the cells of the request that are still open, so that traffic coverage does not miss them.
+func (e *Engine) spread(t *target, tokens float64, over timeline.Span) {
+	over.Start = max(over.Start, e.cursor, over.End.Add(-maxBins*e.cfg.Cell))
+	if tokens <= 0 || over.Empty() {
+		return
+	}
+	for i := e.index(over.Start); i <= e.index(over.End-1); i++ {
+		b := t.bins.at(i)
+		if b == nil {
+			continue
+		}
+		b.tokens += tokens * over.Overlap(e.cellSpan(i)).Seconds() / over.Duration().Seconds()
+		b.estimated++
+	}
+}
+
+// cellSpan returns the span of the cell with number i.
+func (e *Engine) cellSpan(i int64) timeline.Span {
+	start := timeline.Instant(i * int64(e.cfg.Cell))
+	return timeline.Span{Start: start, End: start.Add(e.cfg.Cell)}
 }
 
 // admit makes room for a request and lists it as the newest.
