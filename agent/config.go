@@ -110,7 +110,7 @@ func (c *Config) Validate() error {
 		atLeast("scrape.interval", c.Scrape.Interval, 100*time.Millisecond),
 		atLeast("scrape.timeout", c.Scrape.Timeout, 10*time.Millisecond),
 		atLeast("host.interval", c.Host.Interval, 100*time.Millisecond),
-		c.Metrics.validate(), within("otlp", c.OTLP.Validate()), c.Engine.validate(), c.Record.validate(),
+		c.validateLateness(), c.Metrics.validate(), within("otlp", c.OTLP.Validate()), c.Engine.validate(), c.Record.validate(),
 	)
 }
 
@@ -262,6 +262,15 @@ func (e *Correlation) validate() error {
 		errs = append(errs, fmt.Errorf("correlation.warmup_requests: %d is negative", e.Warmup))
 	}
 	return errors.Join(errs...)
+}
+
+// validateLateness makes sure that a scrape can still find its cell.
+func (c *Config) validateLateness() error {
+	if c.Engine.Lateness <= c.Scrape.Interval {
+		return fmt.Errorf("correlation.lateness: %v must be longer than scrape.interval (%v): the scrape that ends a cell would come too late for it",
+			c.Engine.Lateness, c.Scrape.Interval)
+	}
+	return nil
 }
 
 func (r *Record) validate() error {
