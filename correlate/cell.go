@@ -31,7 +31,7 @@ type Cell struct {
 	Decoding   float64 // mean requests between their first and last token
 	WindowTPOT timeline.Measure
 
-	TokensEstimated bool // some events told no count of their own and count as one token each
+	TokensEstimated bool // some tokens had no count or no time of their own: an event counts as one, a whole reply is spread out
 
 	// From the engine, or from the probe where it sees all traffic; Why says what is missing.
 	Batch        timeline.Measure // mean running requests

@@ -233,7 +233,7 @@ func anySeconds(s *sums) bool {
 func (e *Engine) probeCell(c *Cell, t *target, b *bin, width float64) {
 	c.Tokens = b.tokens
 	t.now.events, t.now.coalesced = b.events, b.coalesced
-	c.TokensEstimated = b.events > 0 && b.estimated > 0
+	c.TokensEstimated = b.estimated > 0
 	c.Active = t.now.active / width
 	c.Decoding = t.now.decoding / width
 	switch {
