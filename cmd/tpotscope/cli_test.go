@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tpotscope/tpotscope/agent/demo"
 	"github.com/tpotscope/tpotscope/agent/doctor"
 	"github.com/tpotscope/tpotscope/correlate/summary"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -233,5 +234,25 @@ func TestADemoDoesNotMixWithARecording(t *testing.T) {
 	p, dir := imported(t)
 	if got := p.run(t, "demo", "-o", dir).want(t, exitUsage); !strings.Contains(got.err, "holds a recording already") {
 		t.Errorf("stderr %s", got.err)
+	}
+}
+
+func TestADemoWithoutAWholePhaseHasNoEvidence(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	file := filepath.Join(t.TempDir(), "short.scenario")
+	must(t, os.WriteFile(file, []byte(short+"phase late 8s..12s\n"), 0o600))
+	got := p.run(t, "demo", "--scenario", file, "--for", "2s", "--json").want(t, exitEvidence)
+	var res demo.Result
+	must(t, json.Unmarshal([]byte(got.out), &res))
+	if !res.Simulated || res.Requests.Sent == 0 || len(res.Phases) != 0 || !strings.HasPrefix(filepath.Base(res.Dir), "demo-") {
+		t.Errorf("simulated %v, requests %+v, phases %+v, in %s", res.Simulated, res.Requests, res.Phases, res.Dir)
+	}
+	if !strings.Contains(got.err, "SIMULATED agent: proxy on 127.0.0.1:") || !strings.Contains(got.err, "tpotscope: no phase was played to its end") {
+		t.Errorf("stderr %s", got.err)
+	}
+	text := p.run(t, "report", "@last", "--since", "1s").want(t, exitOK)
+	if !strings.HasPrefix(text.out, "SIMULATED") {
+		t.Errorf("the report:\n%s", text.out)
 	}
 }
