@@ -140,3 +140,27 @@ func SeriesCount(p Profile) map[Scope]int {
 	}
 	return n
 }
+
+// with returns labels and one more.
+func with(labels []string, more ...string) []string {
+	return append(append([]string{}, labels...), more...)
+}
+
+// throttleReasons lists the reasons that slow a busy GPU down, in the order of their bits.
+func throttleReasons() []string { return timeline.ReasonNames(timeline.ReasonThrottles) }
+
+func bounds() []string {
+	var names []string
+	for _, l := range timeline.Labels() {
+		names = append(names, string(l))
+	}
+	return names
+}
+
+func statuses() []string {
+	var names []string
+	for s := timeline.StatusOK; s <= timeline.StatusUnfinished; s++ {
+		names = append(names, s.String())
+	}
+	return names
+}

@@ -33,7 +33,7 @@ func TestCatalogueNamesEverySeriesOnce(t *testing.T) {
 // https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/
 func TestPrometheusNamesFollowFromNameUnitAndKind(t *testing.T) {
 	units := map[string]string{
-		"By": "bytes", "s": "seconds", "Hz": "hertz", "W": "watts", "Cel": "celsius", "1": "ratio",
+		"By": "bytes", "s": "seconds", "Hz": "hertz", "W": "watts", "Cel": "celsius", "1": "ratio", "J": "joules",
 	}
 	for _, m := range exporters.Catalogue() {
 		want := strings.ReplaceAll(m.Name, ".", "_")

@@ -11,6 +11,33 @@ import (
 var gauges = map[ID]timeline.Counter{
 	GPUOccupancy: timeline.SMOccupancy, GPUSMClock: timeline.SMClock, GPUMemClock: timeline.MemClock, GPUPower: timeline.Power,
 	GPUPowerLimit: timeline.PowerLimit, GPUMemUsed: timeline.MemUsed, GPUTemperature: timeline.Temperature,
+	GPUDRAMCacheHit:      timeline.DRAMCacheHit,
+	GPUMemTemperature:    timeline.MemTemperature,
+	GPUTemperatureMargin: timeline.TemperatureMargin,
+	GPUPCIeGen:           timeline.PCIeGen,
+	GPUPCIeWidth:         timeline.PCIeWidth,
+	GPURowRemapPending:   timeline.RowRemapPending,
+	GPURowRemapFailure:   timeline.RowRemapFailure,
+}
+
+// integrals ties each counter of a GPU to the counter that it integrates: the mean over a cell is a fraction or a growth a
+// second.
+var integrals = map[ID]timeline.Counter{
+	GPUSMActive: timeline.SMUtil, GPUTensorActive: timeline.TensorUtil, GPUGraphicsActive: timeline.GraphicsUtil,
+	GPUEnergy:            timeline.Energy,
+	GPUPCIeSent:          timeline.PCIeTx,
+	GPUPCIeReceived:      timeline.PCIeRx,
+	GPUNVLinkSent:        timeline.NVLinkTx,
+	GPUNVLinkReceived:    timeline.NVLinkRx,
+	GPUIntegerActive:     timeline.IntegerUtil,
+	GPUFP32Active:        timeline.FP32Util,
+	GPUFP16Active:        timeline.FP16Util,
+	GPUPCIeReplays:       timeline.PCIeReplays,
+	GPUECCCorrected:      timeline.ECCCorrected,
+	GPUECCUncorrected:    timeline.ECCUncorrected,
+	GPURowsCorrectable:   timeline.RemappedCorrectable,
+	GPURowsUncorrectable: timeline.RemappedUncorrectable,
+	GPUXids:              timeline.Xids,
 }
 
 // AddCell takes in one cell: its target's series and those of its GPUs.
@@ -79,9 +106,7 @@ func (s *State) addGPUCell(c *correlate.Cell, p *correlate.GPUCell) {
 	}
 	g.add(GPUCovered, 0, p.CoveredS)
 	g.addMeasure(GPUDRAMBytes, 0, p.DRAMBytes)
-	for id, counter := range map[ID]timeline.Counter{
-		GPUSMActive: timeline.SMUtil, GPUTensorActive: timeline.TensorUtil, GPUGraphicsActive: timeline.GraphicsUtil,
-	} {
+	for id, counter := range integrals {
 		if m := p.Counters[counter]; m.OK() {
 			g.add(id, 0, m.Value*m.CoveredS)
 		}

@@ -18,6 +18,27 @@ const (
 	GPUPowerLimit
 	GPUMemUsed
 	GPUTemperature
+	GPUEnergy
+	GPUPCIeSent
+	GPUPCIeReceived
+	GPUNVLinkSent
+	GPUNVLinkReceived
+	GPUIntegerActive
+	GPUFP32Active
+	GPUFP16Active
+	GPUDRAMCacheHit
+	GPUMemTemperature
+	GPUTemperatureMargin
+	GPUPCIeGen
+	GPUPCIeWidth
+	GPUPCIeReplays
+	GPUECCCorrected
+	GPUECCUncorrected
+	GPURowsCorrectable
+	GPURowsUncorrectable
+	GPURowRemapPending
+	GPURowRemapFailure
+	GPUXids
 
 	Decode
 	Tokens
@@ -69,30 +90,6 @@ var (
 	gpuLabels    = []string{"hw.id", "target"}
 	targetLabels = []string{"target"}
 )
-
-// with returns labels and one more.
-func with(labels []string, more ...string) []string {
-	return append(append([]string{}, labels...), more...)
-}
-
-// throttleReasons lists the reasons that slow a busy GPU down, in the order of their bits.
-func throttleReasons() []string { return timeline.ReasonNames(timeline.ReasonThrottles) }
-
-func bounds() []string {
-	var names []string
-	for _, l := range timeline.Labels() {
-		names = append(names, string(l))
-	}
-	return names
-}
-
-func statuses() []string {
-	var names []string
-	for s := timeline.StatusOK; s <= timeline.StatusUnfinished; s++ {
-		names = append(names, s.String())
-	}
-	return names
-}
 
 // catalogue holds every series that tpotscope sends out. The Prometheus names are spelt here rather than computed, so
 // that they can be found with a search; a test holds them to the translation rules.
@@ -154,6 +151,90 @@ var catalogue = [NumMetrics]Metric{
 	GPUTemperature: {
 		Name: "tpotscope.gpu.temperature", Prom: "tpotscope_gpu_temperature_celsius", Unit: "Cel", Kind: Gauge, Profile: Full, Labels: gpuLabels,
 		Help: "Temperature of the GPU.",
+	},
+	GPUEnergy: {
+		Name: "tpotscope.gpu.energy", Prom: "tpotscope_gpu_energy_joules_total", Unit: "J", Kind: Counter, Profile: Full, Labels: gpuLabels,
+		Help: "Energy the GPU drew.",
+	},
+	GPUPCIeSent: {
+		Name: "tpotscope.gpu.pcie.sent", Prom: "tpotscope_gpu_pcie_sent_bytes_total", Unit: "By", Kind: Counter, Profile: Full, Labels: gpuLabels,
+		Help: "Bytes the GPU sent over PCIe.",
+	},
+	GPUPCIeReceived: {
+		Name: "tpotscope.gpu.pcie.received", Prom: "tpotscope_gpu_pcie_received_bytes_total", Unit: "By", Kind: Counter, Profile: Full, Labels: gpuLabels,
+		Help: "Bytes the GPU received over PCIe.",
+	},
+	GPUNVLinkSent: {
+		Name: "tpotscope.gpu.nvlink.sent", Prom: "tpotscope_gpu_nvlink_sent_bytes_total", Unit: "By", Kind: Counter, Profile: Full, Labels: gpuLabels,
+		Help: "Bytes the GPU sent over all its NVLinks, without protocol overhead.",
+	},
+	GPUNVLinkReceived: {
+		Name: "tpotscope.gpu.nvlink.received", Prom: "tpotscope_gpu_nvlink_received_bytes_total", Unit: "By", Kind: Counter, Profile: Full, Labels: gpuLabels,
+		Help: "Bytes the GPU received over all its NVLinks, without protocol overhead.",
+	},
+	GPUIntegerActive: {
+		Name: "tpotscope.gpu.integer_active", Prom: "tpotscope_gpu_integer_active_seconds_total", Unit: "s", Kind: Counter, Profile: Full, Labels: gpuLabels,
+		Help: "Activity of the integer pipe, integrated over the covered seconds.",
+	},
+	GPUFP32Active: {
+		Name: "tpotscope.gpu.fp32_active", Prom: "tpotscope_gpu_fp32_active_seconds_total", Unit: "s", Kind: Counter, Profile: Full, Labels: gpuLabels,
+		Help: "Activity of the single-precision pipe, integrated over the covered seconds.",
+	},
+	GPUFP16Active: {
+		Name: "tpotscope.gpu.fp16_active", Prom: "tpotscope_gpu_fp16_active_seconds_total", Unit: "s", Kind: Counter, Profile: Full, Labels: gpuLabels,
+		Help: "Activity of the half-precision pipe outside the tensor cores, integrated over the covered seconds.",
+	},
+	GPUDRAMCacheHit: {
+		Name: "tpotscope.gpu.dram_cache_hit", Prom: "tpotscope_gpu_dram_cache_hit_ratio", Unit: "1", Kind: Gauge, Profile: Full, Labels: gpuLabels,
+		Help: "Share of lookups for DRAM that the cache answered, mean of the newest cell.",
+	},
+	GPUMemTemperature: {
+		Name: "tpotscope.gpu.memory.temperature", Prom: "tpotscope_gpu_memory_temperature_celsius", Unit: "Cel", Kind: Gauge, Profile: Full, Labels: gpuLabels,
+		Help: "Temperature of the memory.",
+	},
+	GPUTemperatureMargin: {
+		Name: "tpotscope.gpu.temperature.margin", Prom: "tpotscope_gpu_temperature_margin_celsius", Unit: "Cel", Kind: Gauge, Profile: Full, Labels: gpuLabels,
+		Help: "Degrees left until the driver cuts clocks.",
+	},
+	GPUPCIeGen: {
+		Name: "tpotscope.gpu.pcie.generation", Prom: "tpotscope_gpu_pcie_generation", Unit: "", Kind: Gauge, Profile: Full, Labels: gpuLabels,
+		Help: "Generation of the PCIe link, as it is: lower at rest.",
+	},
+	GPUPCIeWidth: {
+		Name: "tpotscope.gpu.pcie.lanes", Prom: "tpotscope_gpu_pcie_lanes", Unit: "", Kind: Gauge, Profile: Full, Labels: gpuLabels,
+		Help: "Lanes of the PCIe link, as they are.",
+	},
+	GPUPCIeReplays: {
+		Name: "tpotscope.gpu.pcie.replays", Prom: "tpotscope_gpu_pcie_replays_total", Unit: "{packet}", Kind: Counter, Profile: Full, Labels: gpuLabels,
+		Help: "PCIe packets that were sent again.",
+	},
+	GPUECCCorrected: {
+		Name: "tpotscope.gpu.ecc.corrected", Prom: "tpotscope_gpu_ecc_corrected_total", Unit: "{error}", Kind: Counter, Profile: Full, Labels: gpuLabels,
+		Help: "Memory errors that were corrected.",
+	},
+	GPUECCUncorrected: {
+		Name: "tpotscope.gpu.ecc.uncorrected", Prom: "tpotscope_gpu_ecc_uncorrected_total", Unit: "{error}", Kind: Counter, Profile: Full, Labels: gpuLabels,
+		Help: "Memory errors that were not corrected.",
+	},
+	GPURowsCorrectable: {
+		Name: "tpotscope.gpu.rows_remapped.correctable", Prom: "tpotscope_gpu_rows_remapped_correctable_total", Unit: "{row}", Kind: Counter, Profile: Full, Labels: gpuLabels,
+		Help: "Rows of memory remapped after correctable errors.",
+	},
+	GPURowsUncorrectable: {
+		Name: "tpotscope.gpu.rows_remapped.uncorrectable", Prom: "tpotscope_gpu_rows_remapped_uncorrectable_total", Unit: "{row}", Kind: Counter, Profile: Full, Labels: gpuLabels,
+		Help: "Rows of memory remapped after uncorrectable errors.",
+	},
+	GPURowRemapPending: {
+		Name: "tpotscope.gpu.row_remap.pending", Prom: "tpotscope_gpu_row_remap_pending", Unit: "", Kind: Gauge, Profile: Full, Labels: gpuLabels,
+		Help: "One while a row waits for a reset to be remapped.",
+	},
+	GPURowRemapFailure: {
+		Name: "tpotscope.gpu.row_remap.failed", Prom: "tpotscope_gpu_row_remap_failed", Unit: "", Kind: Gauge, Profile: Full, Labels: gpuLabels,
+		Help: "One once a row could not be remapped.",
+	},
+	GPUXids: {
+		Name: "tpotscope.gpu.xids", Prom: "tpotscope_gpu_xids_total", Unit: "{error}", Kind: Counter, Profile: Full, Labels: gpuLabels,
+		Help: "Critical errors (Xid) that the driver told.",
 	},
 
 	Decode: {

@@ -28,6 +28,7 @@ func cell(i int, target, uuid string, label timeline.Label) correlate.Cell {
 	p := correlate.GPUCell{UUID: uuid, CoveredS: 0.9, Windows: 9, DRAMBytes: timeline.Known(1e12), ThrottledS: map[string]float64{"sw_power_cap": 0.25}}
 	p.Counters[timeline.SMUtil] = correlate.Mean{Value: 0.5, CoveredS: 0.9}
 	p.Counters[timeline.Power] = correlate.Mean{Value: 600, CoveredS: 1}
+	p.Counters[timeline.NVLinkTx] = correlate.Mean{Value: 5e9, CoveredS: 1}
 	c.PerGPU = []correlate.GPUCell{p}
 	return c
 }
@@ -80,6 +81,10 @@ func TestWhatIntegratesGrowsByCells(t *testing.T) {
 		"tpotscope_gpu_throttled_seconds_total{GPU-a,llama,hw_thermal}":   0,
 		"tpotscope_gpu_power_watts{GPU-a,llama}":                          600,
 		"tpotscope_gpu_temperature_celsius{GPU-a,llama}":                  absent,
+		"tpotscope_gpu_nvlink_sent_bytes_total{GPU-a,llama}":              2e10,
+		"tpotscope_gpu_nvlink_received_bytes_total{GPU-a,llama}":          absent,
+		"tpotscope_gpu_pcie_generation{GPU-a,llama}":                      absent,
+		"tpotscope_gpu_xids_total{GPU-a,llama}":                           absent,
 		"tpotscope_decode_seconds_total{llama,memory}":                    3,
 		"tpotscope_decode_seconds_total{llama,undetermined}":              1,
 		"tpotscope_decode_seconds_total{llama,host}":                      0,
