@@ -257,7 +257,7 @@ func (m *Metrics) validate() error {
 
 func (e *Correlation) validate() error {
 	var errs []error
-	errs = append(errs, atLeast("correlation.cell", e.Cell, 500*time.Millisecond), atLeast("correlation.lateness", e.Lateness, 0))
+	errs = append(errs, atLeast("correlation.cell", e.Cell, 500*time.Millisecond))
 	if e.Warmup < 0 {
 		errs = append(errs, fmt.Errorf("correlation.warmup_requests: %d is negative", e.Warmup))
 	}
