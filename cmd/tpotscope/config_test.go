@@ -60,7 +60,7 @@ func TestDefaultsNeedNoFile(t *testing.T) {
 func TestEachLayerWinsOverTheOneBelow(t *testing.T) {
 	p := newPlace(t)
 	file := filepath.Join(t.TempDir(), "config.yml")
-	must(t, os.WriteFile(file, []byte("nvml: {period: 150ms, fast_period: 150ms, slow_period: 3s}\nscrape: {interval: 3s}\n"), 0o600))
+	must(t, os.WriteFile(file, []byte("nvml: {period: 150ms, fast_period: 150ms, slow_period: 3s}\nscrape: {interval: 1500ms}\n"), 0o600))
 	p.vars["TPOTSCOPE_NVML_PERIOD"], p.vars["TPOTSCOPE_NVML_FAST_PERIOD"] = "200ms", "200ms"
 	cfg, all, err := loadConfig(p.env(), file, map[string]string{"nvml.period": "250ms"})
 	must(t, err)
