@@ -113,6 +113,9 @@ func (b bar) judge(s, peer summary) string {
 	if theirs <= 0 {
 		return fmt.Sprintf("%-6s %-32s no ratio: %s adds %s", "?", what, b.peer, micros(theirs))
 	}
+	if mine <= 0 {
+		return fmt.Sprintf("%-6s %-32s it adds nothing that can be measured: %s", "holds", what, micros(mine))
+	}
 	ratio := float64(mine) / float64(theirs)
 	least, most := math.Inf(1), math.Inf(-1)
 	under, rounds := 0, 0
