@@ -145,6 +145,9 @@ func TestEveryCounterIsReadInItsUnit(t *testing.T) {
 		timeline.MemUsed: world.At(2, 0).MemUsedBytes, timeline.Energy: 420 * s,
 		timeline.ThrottlePower: 0.25 * s, timeline.ThrottleSWThermal: 0.05 * s, timeline.ThrottleHWThermal: 0.02 * s,
 		timeline.ThrottlePowerBrake: 0.01 * s, timeline.ThrottleSyncBoost: 0,
+		timeline.MemTemperature: 70, timeline.TemperatureMargin: 28, timeline.PCIeGen: 5, timeline.PCIeWidth: 16,
+		timeline.RowRemapPending: 0, timeline.RowRemapFailure: 0, timeline.PCIeTx: 1.5e9 * s, timeline.PCIeRx: 2.5e9 * s,
+		timeline.NVLinkTx: float64(40<<30) * s, timeline.NVLinkRx: float64(41<<30) * s, timeline.ECCUncorrected: 0, timeline.RemappedCorrectable: 0,
 	}
 	for c, v := range want {
 		late := 0.0

@@ -8,8 +8,8 @@
  * from the version that the page tells). With -DOMIT_GPM, -DOMIT_EVENT_REASONS or -DOMIT_COUNT it lacks functions for good.
  *
  * Names, codes and struct shapes are the interface that programs for NVML are built against; the declarations here are
- * written for this library. Where the real one differs: nvmlShutdown refuses with "in use" while snapshots are not freed,
- * so that a leak shows.
+ * written for this library. Where the real one differs: nvmlShutdown refuses with "in use" while snapshots or sets of events
+ * are not freed, so that a leak shows; and a driver before R575 refuses to be asked for a metric that it cannot know.
  */
 #ifndef TPOTSCOPE_DRIVER_H
 #define TPOTSCOPE_DRIVER_H

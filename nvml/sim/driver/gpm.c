@@ -125,8 +125,6 @@ static void answer(metric *m, snapshot a, snapshot b, int frozen)
 		double passed = ((double)b->at_ns - (double)a->at_ns) / 1e9;
 		if (known[i].id != m->id)
 			continue;
-		if (counters[i] == COUNTER_DRAM_CACHE_HIT && driver_branch() < 575)
-			continue;
 		m->info = (metric_info){known[i].name, known[i].name, "%"};
 		m->code = (b->lacks >> counters[i]) & 1 ? NOT_SUPPORTED : (int)b->code[i];
 		/* Two snapshots of one refresh hold no time at all. */
@@ -145,6 +143,9 @@ API int nvmlGpmMetricsGet(metrics_request *q)
 		return INVALID_ARGUMENT;
 	if (q->version != 1)
 		return ARGUMENT_VERSION_MISMATCH;
+	for (unsigned i = 0; i < q->count; i++)
+		if (q->metrics[i].id >= 98 && driver_branch() < 575)
+			return INVALID_ARGUMENT;
 	code = gpu_call(handle_of(q->first->gpu), CALL_GPM_METRICS, &b);
 	for (unsigned i = 0; code == OK && i < q->count; i++)
 		answer(&q->metrics[i], q->first, q->second, b.word[GPU_FROZEN] != 0);
