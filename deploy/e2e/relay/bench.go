@@ -50,7 +50,7 @@ type result struct {
 	broken   error // why the first stream that broke off did
 }
 
-// run measures, prints, and stops whatever it started. Lost events are an error; slowness is not.
+// run measures, prints, and stops whatever it started. Events that tpotscope lost are an error; slowness is not.
 func (b *bench) run(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "tpotscope-relay-")
 	if err != nil {
@@ -91,7 +91,7 @@ func (b *bench) run(ctx context.Context) error {
 	b.say(ctx, os.Stdout, ways)
 	b.explain(os.Stdout)
 	if lost > 0 {
-		return fmt.Errorf("%d events were lost or came out of order", lost)
+		return fmt.Errorf("tpotscope lost %d events, or put them out of order", lost)
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func median[T cmp.Ordered](values []T) T {
 	return s[(len(s)-1)/2]
 }
 
-// report prints the table and the bars, and returns how many events were lost in all.
+// report prints the table and the bars, and returns how many events tpotscope lost.
 func (b *bench) report(out io.Writer, results map[string][]result) int {
 	direct := results[wayDirect]
 	base := summarise(wayDirect, direct, direct)
@@ -52,11 +52,13 @@ func (b *bench) report(out io.Writer, results map[string][]result) int {
 	fmt.Fprintf(out, "%-20s %14s %14s %13s %8s %6s %6s\n", "medians of rounds", "added p50", "added p99", "CPU/event", "RSS", "lost", "busy")
 	fmt.Fprintf(out, "%-20s %14s %14s %13s %8s %6d %5.0f%%\n", "(direct, its own)", micros(median(p50)), micros(median(p99)), "", "", base.lost, 100*base.busy)
 	ways := map[string]summary{}
-	lost := base.lost
+	lost := 0
 	for _, name := range b.names {
 		s := summarise(name, results[name], direct)
 		ways[name] = s
-		lost += s.lost
+		if name == wayAgent || name == wayAlone {
+			lost += s.lost
+		}
 		fmt.Fprintf(out, "%-20s %14s %14s %13s %8s %6d %5.0f%%\n", name, micros(s.medP50), micros(s.medP99), micros(s.us), fmt.Sprintf("%d MB", s.rss>>20), s.lost, 100*s.busy)
 	}
 	fmt.Fprintln(out)
