@@ -1,10 +1,11 @@
 package relay
 
 import (
+	"context"
 	"net"
 	"os"
-	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -145,19 +146,9 @@ func (p *pump) find(id int32) *polled {
 	return p.conns[id]
 }
 
-// yieldEvery is how long the pump's goroutine runs before it lets others run. The runtime's monitor takes the processor
-// from a goroutine that has run for 10 ms (forcePreemptNS in runtime/proc.go), and whenever it does so out of a system
-// call it looks again each 20 us for a while, which costs more than the yielding.
-const yieldEvery = 4 * time.Millisecond
-
 // run waits until no connection is left, or until another goroutine has taken over.
 func (p *pump) run() {
-	yielded := time.Now()
 	for {
-		if now := time.Now(); now.Sub(yielded) > yieldEvery {
-			runtime.Gosched()
-			yielded = now
-		}
 		for p.at < p.n {
 			e := p.events[p.at]
 			p.at++
@@ -301,6 +292,73 @@ func (k *polled) SetReadDeadline(time.Time) error { return os.ErrNoDeadline }
 
 // SetWriteDeadline is as SetDeadline.
 func (k *polled) SetWriteDeadline(time.Time) error { return os.ErrNoDeadline }
+
+// downstream is a connection to a client, which tells the pump before a write blocks.
+type downstream struct {
+	*net.TCPConn
+	raw syscall.RawConn
+	on  atomic.Pointer[polled] // where the bytes come from, while the pump moves them
+
+	// Only one writes at a time.
+	b   []byte
+	n   int
+	err error
+	try func(fd uintptr) bool
+}
+
+type downstreamKey struct{}
+
+// downstreams wraps the connections that a listener accepts.
+func downstreams(ln net.Listener) net.Listener { return downstreamListener{ln} }
+
+type downstreamListener struct{ net.Listener }
+
+// Accept accepts the next connection.
+func (l downstreamListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	t, ok := c.(*net.TCPConn)
+	if err != nil || !ok {
+		return c, err
+	}
+	raw, err := t.SyscallConn()
+	if err != nil {
+		return c, nil //nolint:nilerr // the connection will tell
+	}
+	d := &downstream{TCPConn: t, raw: raw}
+	d.try = func(fd uintptr) bool {
+		d.n, d.err = unix.Write(int(fd), d.b)
+		return true
+	}
+	return d, nil
+}
+
+func withDownstream(ctx context.Context, c net.Conn) context.Context {
+	if d, ok := c.(*downstream); ok {
+		return context.WithValue(ctx, downstreamKey{}, d)
+	}
+	return ctx
+}
+
+// Write writes. If it would block on behalf of the pump, the pump goes on without it.
+func (d *downstream) Write(b []byte) (int, error) {
+	k := d.on.Load()
+	if k == nil {
+		return d.TCPConn.Write(b)
+	}
+	d.b = b
+	err := d.raw.Write(d.try)
+	d.b = nil
+	if err == nil && d.err == nil && d.n == len(b) {
+		return len(b), nil
+	}
+	n := 0
+	if err == nil && d.err == nil {
+		n = d.n
+	}
+	k.block()
+	m, err := d.TCPConn.Write(b[n:])
+	return n + m, err
+}
 
 // move relays the body by the pump, if the response comes and goes on connections that can be moved so. It reports
 // whether it did.
