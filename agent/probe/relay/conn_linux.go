@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -33,8 +32,6 @@ type conn struct {
 	n, oobn int
 	errno   unix.Errno
 	recv    func(fd uintptr) bool
-	poll    *polled     // the connection, if the pump waits for it
-	full    atomic.Bool // the newest read filled all it was given
 
 	marks
 }
@@ -79,12 +76,12 @@ func (c *conn) recvmsg(fd uintptr) bool {
 	for {
 		c.msg.Control = &c.oob[0]
 		c.msg.SetControllen(len(c.oob))
-		n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&c.msg)), unix.MSG_DONTWAIT)
+		n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&c.msg)), 0)
 		c.n, c.oobn, c.errno = int(n), int(c.msg.Controllen), errno
 		if errno == unix.EINTR {
 			continue
 		}
-		return errno != unix.EAGAIN || c.poll != nil
+		return errno != unix.EAGAIN
 	}
 }
 
@@ -105,7 +102,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	defer c.reading.Unlock()
 	c.iov.Base = &p[0]
 	c.iov.SetLen(len(p))
-	err := c.receive()
+	err := c.raw.Read(c.recv)
 	now := time.Now()
 	c.iov.Base = nil
 	switch {
@@ -123,39 +120,8 @@ func (c *conn) Read(p []byte) (int, error) {
 			at, source = kernel, timeline.StampKernel
 		}
 	}
-	c.full.Store(c.n == len(p))
 	c.mark(at, source)
 	return c.n, nil
-}
-
-// receive reads once, when there is something to read.
-func (c *conn) receive() error {
-	if c.poll == nil {
-		return c.raw.Read(c.recv)
-	}
-	for {
-		c.poll.reading()
-		if err := c.raw.Read(c.recv); err != nil || c.errno != unix.EAGAIN {
-			return err
-		}
-		if err := c.poll.wait(); err != nil {
-			return err
-		}
-	}
-}
-
-// offload makes the pump wait for the connection in place of the runtime.
-func (c *conn) offload(p *pump) error {
-	t, ok := c.Conn.(*net.TCPConn)
-	if !ok || c.raw == nil {
-		return nil
-	}
-	k, err := p.take(t)
-	if err != nil {
-		return err
-	}
-	c.Conn, c.raw, c.poll = k, k.raw, k
-	return nil
 }
 
 // clockJitter is how far a receive time may lie before the stamp of the read before it, or before the request. More

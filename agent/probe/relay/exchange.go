@@ -207,49 +207,32 @@ func (x *exchange) copy(body io.Reader) probe.End {
 	stamper := probe.NewStamper(body, r.clock.Now, x.newest)
 	wait, waited := x.watch()
 	defer waited()
-	var end probe.End
-	once := func() (int, bool) {
+	for {
 		wait()
 		n, stamp, err := stamper.Read(buffer[:])
 		waited()
-		var over bool
-		end, over = x.pass(buffer[:n], stamp, err)
-		return n, !over
-	}
-	if x.move(once, wait) {
-		return end
-	}
-	for {
-		if _, more := once(); !more {
-			return end
-		}
-	}
-}
-
-// pass takes what one read brought. It reports how the response ended, if it did.
-func (x *exchange) pass(b []byte, stamp probe.Stamp, err error) (probe.End, bool) {
-	r := x.relay
-	if len(b) > 0 {
-		read := r.clock.Now()
-		gone := x.write(b)
-		r.stats.hold.add(r.clock.Now().Sub(read))
-		x.tracker.Read(b, stamp)
-		if gone != nil {
-			x.cause = faultClient
-			if errors.Is(context.Cause(x.ctx), errStopped) {
-				x.cause = faultStopped
+		if n > 0 {
+			read := r.clock.Now()
+			gone := x.write(buffer[:n])
+			r.stats.hold.add(r.clock.Now().Sub(read))
+			x.tracker.Read(buffer[:n], stamp)
+			if gone != nil {
+				x.cause = faultClient
+				if errors.Is(context.Cause(x.ctx), errStopped) {
+					x.cause = faultStopped
+				}
+				return x.cause.end(probe.EndClient)
 			}
-			return x.cause.end(probe.EndClient), true
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			return probe.EndEOF
+		default:
+			x.cause = classify(x.ctx, err)
+			return x.cause.end(probe.EndCut)
 		}
 	}
-	switch {
-	case err == nil:
-		return 0, false
-	case errors.Is(err, io.EOF):
-		return probe.EndEOF, true
-	}
-	x.cause = classify(x.ctx, err)
-	return x.cause.end(probe.EndCut), true
 }
 
 // watch returns what to call before and after each wait for the upstream, so that silence beyond the limit ends the

@@ -94,14 +94,13 @@ func (r *Relay) Serve(ctx context.Context, ln net.Listener) error {
 	defer stop(nil)
 	srv := &http.Server{
 		Handler:           r,
-		ConnContext:       withDownstream,
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ReadHeaderTimeout: time.Minute,
 		IdleTimeout:       r.cfg.IdleTimeout,
 		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(downstreams(ln)) }()
+	go func() { served <- srv.Serve(ln) }()
 	r.log.Info("relay listening", slog.String("address", ln.Addr().String()), slog.String("upstream", r.origin))
 	var err error
 	select {

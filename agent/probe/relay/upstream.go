@@ -44,15 +44,11 @@ func newTransport(c *Config, clock *hostclock.Clock, stats *counters) (*http.Tra
 		}
 		return newConn(plain, clock, stats, shared)
 	}
-	p := &pump{}
 	return &http.Transport{
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			k, err := dial(ctx, network, addr, false)
 			if err != nil {
 				return nil, err
-			}
-			if err := k.offload(p); err != nil {
-				return nil, errors.Join(err, k.Close())
 			}
 			return k, nil
 		},
