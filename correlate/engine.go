@@ -234,7 +234,8 @@ func (e *Engine) AddEvent(ev timeline.Event) {
 			e.targets[i].warm = 0
 		}
 	case timeline.EventSamplerStarted, timeline.EventCapability, timeline.EventEngineDown, timeline.EventSegment,
-		timeline.EventDropped, timeline.EventMarker, timeline.EventXid, timeline.EventGPUFault, timeline.EventMIGChange, timeline.EventRate:
+		timeline.EventDropped, timeline.EventMarker, timeline.EventXid, timeline.EventGPUFault, timeline.EventMIGChange, timeline.EventRate,
+		timeline.EventCounterMismatch, timeline.EventCounterSource:
 	}
 }
 

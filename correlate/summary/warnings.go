@@ -104,6 +104,8 @@ func (b *Builder) eventWarnings(say func(string, ...any)) {
 		{timeline.EventEngineRestart, "the engine was restarted"},
 		{timeline.EventEngineDown, "the engine was not reachable"},
 		{timeline.EventDropped, "a full queue dropped readings"},
+		{timeline.EventCounterSource, "windows of a GPU's activity come from dcgm-exporter, not from the driver"},
+		{timeline.EventCounterMismatch, "driver and dcgm-exporter tell different means of one counter"},
 	} {
 		switch n := b.events[e.kind]; {
 		case n == 1:

@@ -159,6 +159,9 @@ const (
 	EventGPUFault       EventKind = "gpu_fault"     // memory errors, retired rows, poison, a GPU that asks for a reset
 	EventMIGChange      EventKind = "mig_change"    // a device was cut into other instances
 	EventRate           EventKind = "sampling_rate" // counters are read less often, or as often as before
+
+	EventCounterMismatch EventKind = "counter_mismatch" // two sources tell different means of one counter
+	EventCounterSource   EventKind = "counter_source"   // windows of a GPU come from another source than the driver
 )
 
 // NoGPU is the GPU of an event that concerns none.
