@@ -11,6 +11,7 @@ const (
 	minCovered  = 0.5  // of the cell
 	clockPart   = 0.25 // of a window: beyond, it is not known which window a token belongs to
 	decodeOnly  = 0.02 // prompt tokens up to this part of all tokens leave a cell decode-only
+	longWindow  = 0.9  // s: means over so long put prompts, decoding and pauses together
 	fullTraffic = 0.95 // of the engine's output tokens: what the probe saw stands for all
 )
 
@@ -176,6 +177,9 @@ func capAll(in *Input, p part, v *Verdict) {
 	}
 	if !p.hasS {
 		v.cap(timeline.Medium, "SM activity is not read")
+	}
+	if in.WindowS >= longWindow {
+		v.cap(timeline.Medium, fmt.Sprintf("counters are means over %.0f s", in.WindowS))
 	}
 	if in.Coalesced {
 		v.lower("more than 5 % of the token events shared a read")

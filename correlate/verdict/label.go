@@ -48,24 +48,33 @@ func ladder(in *Input, p part, at point, v *Verdict) rung {
 	}
 	switch {
 	case p.d >= memorySure && p.d-p.c >= roofMargin:
-		return rung{label: timeline.Memory, reason: fmt.Sprintf("DRAM at %.0f %% of achievable", 100*p.d), ceiling: timeline.High}
+		return rung{label: timeline.Memory, reason: atRoof("DRAM", p.d, in.Eta.BandwidthOrigin), ceiling: timeline.High}
 	case p.c >= computeMin && p.c-p.d >= roofMargin:
-		return rung{label: timeline.Compute, reason: fmt.Sprintf("tensor cores at %.0f %% of achievable", 100*p.c), ceiling: timeline.High}
+		return rung{label: timeline.Compute, reason: atRoof("tensor cores", p.c, in.Eta.TensorOrigin), ceiling: timeline.High}
 	}
 	if r, ok := waitRung(in, p, sh, v); ok {
 		return r
 	}
 	switch {
 	case p.d >= memoryLikely && p.d < memorySure && p.d-p.c >= likelyMargin:
-		return rung{timeline.Memory, fmt.Sprintf("DRAM at %.0f %% of achievable", 100*p.d), timeline.Medium, "DRAM is below 75 % of achievable"}
+		return rung{timeline.Memory, atRoof("DRAM", p.d, in.Eta.BandwidthOrigin), timeline.Medium, "DRAM is below 75 % of achievable"}
 	case p.c >= computeLikely && p.c-p.d >= likelyMargin:
-		return rung{timeline.Compute, fmt.Sprintf("tensor cores at %.0f %% of achievable", 100*p.c), timeline.Medium, "tensor activity is below its sure threshold"}
+		return rung{timeline.Compute, atRoof("tensor cores", p.c, in.Eta.TensorOrigin), timeline.Medium, "tensor activity is below its sure threshold"}
 	case p.d >= bothRoofs && p.c >= bothRoofs:
 		return rung{label: timeline.Balanced, reason: "both roofs above 60 %", ceiling: timeline.High}
 	case p.hasS && p.s >= busySM:
 		return rung{label: timeline.Busy, reason: fmt.Sprintf("SMs at %.0f %%, both roofs below 60 %%", 100*p.s), ceiling: timeline.High}
 	}
 	return rung{label: timeline.Undetermined, reason: ReasonNoShare}
+}
+
+// atRoof says how near to a roof something was, and if the roof was measured on this node, that too.
+func atRoof(what string, part float64, origin string) string {
+	text := fmt.Sprintf("%s at %.0f %% of achievable", what, 100*part)
+	if origin == OriginCalibrated {
+		text += " (calibrated)"
+	}
+	return text
 }
 
 // waitRung tells whether the GPU waited: for other ranks, for the host, or for its own launches.
