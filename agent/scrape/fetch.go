@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"syscall"
+	"time"
 )
 
 // Bounds of what is read from an engine.
@@ -33,20 +35,38 @@ type statusError int
 // Error names the status.
 func (e statusError) Error() string { return fmt.Sprintf("status %d", int(e)) }
 
-// get reads one page of the engine. An answer that is not 200, a redirect among them, is an error.
+// get reads one page of the engine.
 func (s *Scraper) get(ctx context.Context, path string, limit int64) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base+path, http.NoBody)
-	if err != nil {
-		return nil, fmt.Errorf("ask engine: %w", err)
+	return fetch(ctx, s.http, s.base+path, s.cfg.Token, limit)
+}
+
+// client returns a client for endpoints of this node or its neighbours.
+func client() *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			Proxy:                  nil, // such an endpoint is never reached through a proxy of the environment
+			MaxIdleConns:           2,
+			MaxResponseHeaderBytes: 64 << 10,
+			IdleConnTimeout:        90 * time.Second,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	if path == "/metrics" {
+}
+
+// fetch reads one page. An answer that is not 200, a redirect among them, is an error.
+func fetch(ctx context.Context, c *http.Client, page, token string, limit int64) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, page, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("ask for metrics: %w", err)
+	}
+	if strings.HasSuffix(page, "/metrics") {
 		// Without this an engine may choose OpenMetrics, which names counters otherwise.
 		req.Header.Set("Accept", "text/plain;version=0.0.4")
 	}
-	if s.cfg.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+s.cfg.Token)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	resp, err := s.http.Do(req)
+	resp, err := c.Do(req)
 	if err != nil {
 		return nil, reason(err)
 	}

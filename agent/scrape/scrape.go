@@ -90,18 +90,9 @@ func New(cfg Config, now func() timeline.Instant, sink Sink) (*Scraper, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	tr := &http.Transport{
-		Proxy:                  nil, // an engine's own endpoint is never reached through a proxy of the environment
-		MaxIdleConns:           2,
-		MaxResponseHeaderBytes: 64 << 10,
-		IdleConnTimeout:        90 * time.Second,
-	}
 	return &Scraper{
 		cfg: cfg, base: strings.TrimRight(cfg.URL, "/"), now: now, sink: sink,
-		http: &http.Client{
-			Transport:     tr,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
+		http: client(),
 	}, nil
 }
 
