@@ -2,6 +2,7 @@ package nvml_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -157,6 +158,29 @@ func TestDeniedCallsAreRetriedSlowly(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, said); diff != "" {
 			t.Errorf("said (-want +have):\n%s", diff)
+		}
+	})
+}
+
+func TestGPUThatAnswersNothingIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _, err := sample(t, nvml.DefaultConfig(), 5*time.Minute, func(f *fake) {
+			f.fail = func(call nvml.Call, at time.Duration) error {
+				switch {
+				case call == nvml.CallMemory && at < 2*time.Minute: // one call that answers is an answer
+					return nil
+				case at > time.Minute:
+					return nvml.ErrDriver
+				}
+				return nil
+			}
+		})
+		if !errors.Is(err, nvml.ErrGPULost) || !strings.Contains(err.Error(), "no call was answered for 3") {
+			t.Fatalf("run: %v, want the GPU given up", err)
+		}
+		e := r.events[len(r.events)-1]
+		if at := e.At.Sub(timeline.Instant(time.Hour)); at < 145*time.Second || at > 155*time.Second {
+			t.Errorf("given up at %v, want half a minute after the last call that answered, at two minutes", at)
 		}
 	})
 }

@@ -48,9 +48,11 @@ type Sampler struct {
 	reading          Reading
 	sample           timeline.Sample
 	inventory        timeline.Inventory
-	lost             error         // set by a call that says the GPU is gone
-	gap              bool          // windows are missing, and that was said
-	wake             chan struct{} // capacity 1: a burst was asked for
+	lost             error            // set by a call that says the GPU is gone
+	answered         timeline.Instant // the last call
+	deaf             int              // calls since then
+	gap              bool             // windows are missing, and that was said
+	wake             chan struct{}    // capacity 1: a burst was asked for
 
 	mu      sync.Mutex
 	burst   timeline.Instant // asked for, up to then
@@ -316,6 +318,7 @@ func (s *Sampler) leave(call Call, err error) timeline.Instant {
 	if errors.Is(err, ErrGPULost) {
 		s.lost = err
 	}
+	s.listenFor(end, err)
 	s.mu.Lock()
 	took := end.Sub(s.inCall)
 	s.inCall = 0
@@ -323,6 +326,29 @@ func (s *Sampler) leave(call Call, err error) timeline.Instant {
 	s.mu.Unlock()
 	s.duty.busy += took
 	return end
+}
+
+const (
+	deafTime  = 30 * time.Second
+	deafCalls = 20
+)
+
+// listenFor gives a GPU up that answers no call for long, in whatever words: some drivers say only "unknown error" once
+// access to the device was taken away, until they are opened anew (NVIDIA/nvidia-container-toolkit#48).
+func (s *Sampler) listenFor(at timeline.Instant, err error) {
+	switch StateOf(err) {
+	case timeline.StateOK, timeline.StateUnsupported, timeline.StateNoPermission:
+		s.answered, s.deaf = at, 0
+		return
+	default:
+	}
+	if s.answered.IsZero() {
+		s.answered = at
+	}
+	s.deaf++
+	if s.lost == nil && s.deaf >= deafCalls && at.Sub(s.answered) > deafTime {
+		s.lost = fmt.Errorf("no call was answered for %v: %w: %w", at.Sub(s.answered).Round(time.Second), ErrGPULost, err)
+	}
 }
 
 // end says that the GPU is gone.

@@ -88,6 +88,13 @@ func (f *fake) Read(call nvml.Call, r *nvml.Reading) {
 	}
 }
 
+func (f *fake) Survey(call nvml.Call, v *timeline.Inventory) error {
+	if err := f.enter(call); err != nil {
+		return err
+	}
+	return f.Device.Survey(call, v)
+}
+
 func (f *fake) Take(slot int) error {
 	if err := f.enter(nvml.CallTake); err != nil {
 		return err

@@ -176,7 +176,7 @@ func (d *device) violation(policy driver.PerfPolicyType) (float64, error) {
 
 func (d *device) putField(r *nvml.Reading, f fieldOf, v *driver.FieldValue) {
 	if ret := driver.Return(v.NvmlReturn); ret != driver.SUCCESS {
-		r.Fail(f.counter, fmt.Errorf("field %d: %w", f.id, &returned{what: "read", ret: ret}))
+		r.Fail(f.counter, fmt.Errorf("field %d: %w", f.id, unknownToo(&returned{what: "read", ret: ret})))
 		return
 	}
 	number, ok := fieldNumber(v)
@@ -185,6 +185,14 @@ func (d *device) putField(r *nvml.Reading, f fieldOf, v *driver.FieldValue) {
 		return
 	}
 	r.Put(f.counter, number*f.scale)
+}
+
+// unknownToo adds to an error that one of many questions was invalid what that means: the driver does not know it.
+func unknownToo(r *returned) error {
+	if r.ret == driver.ERROR_INVALID_ARGUMENT || r.ret == driver.ERROR_NOT_FOUND {
+		return fmt.Errorf("%s: code %d: unknown to this driver: %w", r.what, int(r.ret), nvml.ErrNotSupported)
+	}
+	return r
 }
 
 // fieldNumber reads the union of a field's value by its type.

@@ -100,6 +100,10 @@ func (d *device) Between(older, newer int, r *nvml.Reading) {
 	}
 	for i, m := range d.metrics {
 		got := &d.metric.Metrics[i]
-		put(r, m.counter, got.Value/100, outcome(m.counter.String(), driver.Return(got.NvmlReturn)))
+		if ret := driver.Return(got.NvmlReturn); ret != driver.SUCCESS {
+			r.Fail(m.counter, unknownToo(&returned{what: m.counter.String(), ret: ret}))
+			continue
+		}
+		r.Put(m.counter, got.Value/100)
 	}
 }

@@ -20,6 +20,8 @@ type Findings struct {
 	Capabilities []CallState    `json:"capabilities"`
 	Latency      []CallLatency  `json:"latency"`
 	Updates      []Update       `json:"updates"`
+
+	Inventory []timeline.Inventory `json:"inventory"`
 }
 
 // Update is how often one counter of one GPU was seen to change. A counter that was steady is not listed.
@@ -60,7 +62,7 @@ func Probe(ctx context.Context, lib nvml.Library, cfg nvml.Config, now func() ti
 	if err := f.run(ctx, &n, nil, func() {}); err != nil {
 		return Findings{}, err
 	}
-	found := Findings{GPUs: f.gpus}
+	found := Findings{GPUs: f.gpus, Inventory: slices.SortedFunc(maps.Values(n.around), func(a, b timeline.Inventory) int { return a.GPU - b.GPU })}
 	for gpu, st := range f.stats() {
 		for _, call := range slices.Sorted(maps.Keys(n.states[gpu])) {
 			found.Capabilities = append(found.Capabilities, n.states[gpu][call])
@@ -87,6 +89,17 @@ func Probe(ctx context.Context, lib nvml.Library, cfg nvml.Config, now func() ti
 type notes struct {
 	mu     sync.Mutex
 	states map[int]map[string]CallState
+	around map[int]timeline.Inventory
+}
+
+// AddInventory keeps the inventory.
+func (n *notes) AddInventory(v timeline.Inventory) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.around == nil {
+		n.around = map[int]timeline.Inventory{}
+	}
+	n.around[v.GPU] = v
 }
 
 // SetGPUs is not called by a fleet.

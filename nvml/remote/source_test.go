@@ -550,7 +550,7 @@ func TestLocalSourceAndProbe(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(found.GPUs) != 3 || len(found.Capabilities) != 3*(timeline.NumCounters+2) || len(found.Updates) < 3 || len(found.Latency) != 3*nvml.NumCalls {
+		if len(found.GPUs) != 3 || len(found.Capabilities) != 3*(timeline.NumCounters+2) || len(found.Updates) < 3 || len(found.Inventory) != 3 || len(found.Latency) != 3*nvml.NumCalls {
 			t.Errorf("found %d gpus, %d states, %d latencies", len(found.GPUs), len(found.Capabilities), len(found.Latency))
 		}
 	})
