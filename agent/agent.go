@@ -17,6 +17,8 @@ import (
 
 	"github.com/tpotscope/tpotscope/agent/hostclock"
 	"github.com/tpotscope/tpotscope/agent/probe/relay"
+	"github.com/tpotscope/tpotscope/agent/route"
+	"github.com/tpotscope/tpotscope/agent/scrape"
 	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/exporters"
@@ -55,6 +57,8 @@ type Agent struct {
 
 	relay    *relay.Relay
 	counters nvml.Source
+	dcgm     *scrape.DCGM // nil: not read
+	router   *route.Router
 	targets  *targets
 	recorder *recorder
 	ways     ways
@@ -80,6 +84,9 @@ func New(ctx context.Context, cfg Config, deps Deps, log *slog.Logger) (*Agent, 
 		a.store.AddAnchor(anchor)
 	}
 	if a.counters, err = a.source(); err != nil {
+		return nil, err
+	}
+	if err := a.openDCGM(); err != nil {
 		return nil, err
 	}
 	if a.ways, err = a.openWays(ctx); err != nil {
@@ -166,8 +173,13 @@ func ended(err error) error {
 // startSprings starts everything that measures.
 func (a *Agent) startSprings(ctx context.Context, g *errgroup.Group, d doors) {
 	g.Go(func() error { return a.clock.Run(ctx, time.Second, a.store.AddAnchor, a.store.AddEvent) })
+	var sink timeline.GPUSink = a.store
+	if a.dcgm != nil {
+		sink = a.router.Driver()
+		g.Go(func() error { return a.dcgm.Run(ctx) })
+	}
 	if a.counters != nil {
-		g.Go(func() error { return a.counters.Run(ctx, a.store) })
+		g.Go(func() error { return a.counters.Run(ctx, sink) })
 	}
 	for _, t := range a.cfg.Targets {
 		g.Go(func() error { return a.scrape(ctx, t) })

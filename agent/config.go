@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/tpotscope/tpotscope/agent/probe/relay"
+	"github.com/tpotscope/tpotscope/agent/scrape"
 	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/exporters/otlp"
@@ -27,6 +28,7 @@ type Config struct {
 	Targets  []Target     `yaml:"targets"`
 	Proxy    relay.Config `yaml:"proxy"`
 	Scrape   Scrape       `yaml:"scrape"`
+	DCGM     DCGM         `yaml:"dcgm"`
 	Metrics  Metrics      `yaml:"metrics"`
 	Record   Record       `yaml:"record"`
 	OTLP     otlp.Config  `yaml:"otlp"`
@@ -54,6 +56,9 @@ type Scrape struct {
 	Interval time.Duration `yaml:"interval"`
 	Timeout  time.Duration `yaml:"timeout"`
 }
+
+// DCGM says where dcgm-exporter is read, for GPUs whose driver gives no windows of activity.
+type DCGM = scrape.DCGMConfig
 
 // Metrics is the door for scrapes and health checks.
 type Metrics struct {
@@ -87,6 +92,7 @@ func DefaultConfig() Config {
 		NVML:    defaultNVML(),
 		Proxy:   relay.DefaultConfig(),
 		Scrape:  Scrape{Interval: time.Second, Timeout: 900 * time.Millisecond},
+		DCGM:    scrape.DefaultDCGMConfig(),
 		Metrics: Metrics{Listen: "127.0.0.1:19400", Profile: "standard"},
 		Record:  Record{Enabled: true, MaxBytes: 2 << 30},
 		OTLP:    otlp.DefaultConfig(),
@@ -110,7 +116,7 @@ func (c *Config) Validate() error {
 		atLeast("scrape.interval", c.Scrape.Interval, 100*time.Millisecond),
 		atLeast("scrape.timeout", c.Scrape.Timeout, 10*time.Millisecond),
 		atLeast("host.interval", c.Host.Interval, 100*time.Millisecond),
-		c.validateLateness(), c.Metrics.validate(), within("otlp", c.OTLP.Validate()), c.Engine.validate(), c.Record.validate(),
+		c.validateLateness(), within("dcgm", c.DCGM.Validate()), c.Metrics.validate(), within("otlp", c.OTLP.Validate()), c.Engine.validate(), c.Record.validate(),
 	)
 }
 

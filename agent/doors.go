@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tpotscope/tpotscope/agent/ingest"
+	"github.com/tpotscope/tpotscope/agent/scrape"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/nvml/remote"
 )
@@ -165,6 +166,7 @@ type health struct {
 	Capabilities []capabilityHealth `json:"capabilities,omitempty"` // those that are not ok
 	Drops        Drops              `json:"drops"`
 	Helper       *helperHealth      `json:"helper,omitempty"`
+	DCGM         *scrape.DCGMStats  `json:"dcgm,omitempty"`
 	Targets      []timeline.Target  `json:"targets"`
 }
 
@@ -208,12 +210,18 @@ func (a *Agent) health() *health {
 		st := src.Stats()
 		h.Helper = &helperHealth{st.PID, st.Restarts, st.AbandonedNow, st.LastLoss}
 	}
+	stale := staleAfter
+	if a.dcgm != nil {
+		st := a.dcgm.Stats()
+		h.DCGM = &st
+		stale = max(stale, 3*a.router.Every())
+	}
 	for i, g := range gpus {
 		h.Simulated = h.Simulated || g.Simulated
 		one := gpuHealth{UUID: g.UUID, Name: g.Name, State: "ok"}
 		// A GPU that was never read has been silent for as long as the agent has run.
 		age := now.Sub(max(known.Latest[i], a.started))
-		if one.AgeS = age.Seconds(); age > staleAfter {
+		if one.AgeS = age.Seconds(); age > stale {
 			one.State = timeline.StateStale.String()
 			h.Why = append(h.Why, fmt.Sprintf("no counters of GPU %s for %.0f s", timeline.ShortUUID(g.UUID), one.AgeS))
 		}
@@ -225,7 +233,7 @@ func (a *Agent) health() *health {
 		}
 	}
 	switch {
-	case a.counters == nil:
+	case a.counters == nil && a.dcgm == nil:
 		h.Why = append(h.Why, "no counters: nvml.source is off, or the helper was not found")
 	case known.Lost:
 		h.Why = append(h.Why, "counters stopped: "+known.Why)

@@ -64,6 +64,13 @@ func (a *Agent) selfSampler(add func(exporters.ID, float64, ...string)) {
 	}
 	gpus := a.store.GPUs()
 	for i, st := range stats {
+		if a.router != nil {
+			at, ok := a.router.Position(i)
+			if !ok {
+				continue
+			}
+			i = at
+		}
 		if i >= len(gpus) {
 			break
 		}

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/tpotscope/tpotscope/agent/probe/relay"
+	"github.com/tpotscope/tpotscope/agent/route"
 	"github.com/tpotscope/tpotscope/agent/scrape"
 	"github.com/tpotscope/tpotscope/correlate/scenario"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -44,6 +45,28 @@ func (a *Agent) source() (nvml.Source, error) {
 	return remote.NewSource(remote.Options{
 		Helper: path, Library: n.Library, Env: a.deps.HelperEnv, Config: n.sampling(), Logger: a.log, Now: a.clock.Now,
 	}), nil
+}
+
+// openDCGM makes the reader of dcgm-exporter, where one is configured, and the router that keeps its windows and the
+// driver's apart.
+func (a *Agent) openDCGM() error {
+	if !a.cfg.DCGM.Enabled() {
+		return nil
+	}
+	a.router = route.New(route.Config{
+		Cell: a.cfg.Engine.Cell, Lateness: a.cfg.Engine.Lateness, Driver: a.counters != nil, Logger: a.log,
+	}, a.store)
+	var err error
+	if a.dcgm, err = scrape.NewDCGM(a.cfg.DCGM, a.clock.Now, scrape.DCGMSink{
+		Reading: a.router.Exporter,
+		Event: func(e timeline.Event) {
+			a.log.Info("dcgm-exporter", slog.String("detail", e.Detail))
+			a.store.AddEvent(e)
+		},
+	}); err != nil {
+		return fmt.Errorf("open dcgm: %w", err)
+	}
+	return nil
 }
 
 // simulation plays a scenario on devices in this process. The name is that of a shipped scenario or of a file.
