@@ -73,6 +73,7 @@ const (
 	leastPeriod = time.Second
 	leastStep   = 50 * time.Millisecond
 	learnStep   = time.Second // between looks while the collection interval is not known
+	fastFor     = time.Minute // after which a fast exporter is watched closely again
 	dcgmTimeout = 2 * time.Second
 	spacings    = 5 // last times between collections whose median is the interval
 	enough      = 3 // of them make it known
@@ -93,7 +94,7 @@ type DCGM struct {
 	looked timeline.Instant  // middle of the last look that was answered
 	edge   timeline.Instant  // when values changed last
 	slack  time.Duration     // to which that is known
-	seen   timeline.Instant  // when that was seen
+	fast   timeline.Instant  // until then the exporter is taken to collect more often than is followed
 	gaps   []time.Duration
 	mute   string
 
@@ -142,11 +143,15 @@ func (d *DCGM) wait(now timeline.Instant) time.Duration {
 	if period == 0 {
 		return min(learnStep, d.cfg.Interval)
 	}
+	if now < d.fast {
+		return leastPeriod
+	}
 	step := max(period/20, leastStep)
-	switch since := now.Sub(d.seen); {
-	case since < period*9/10:
-		return min(max(period*9/10-since, leastStep), d.cfg.Interval)
-	case since < 2*period:
+	due := d.edge.Add(period*9/10 - d.slack)
+	switch {
+	case now < due:
+		return min(max(due.Sub(now), leastStep), d.cfg.Interval)
+	case now < due.Add(period):
 		return min(step, d.cfg.Interval)
 	default: // values of an idle GPU may not change at all
 		return min(max(period/4, step), d.cfg.Interval)
@@ -221,6 +226,7 @@ func (d *DCGM) look(at timeline.Instant, rows []DCGMRow, refused DCGMRefused) {
 	was := d.looked
 	d.looked = at
 	if !d.changed(rows) {
+		d.fast = 0
 		return
 	}
 	d.count(func(s *DCGMStats) { s.Collections++; s.add(refused) })
@@ -229,7 +235,12 @@ func (d *DCGM) look(at timeline.Instant, rows []DCGMRow, refused DCGMRefused) {
 	}
 	from, fromSlack := d.edge, d.slack
 	to, toSlack := was+(at-was)/2, at.Sub(was)/2
-	d.edge, d.slack, d.seen = to, toSlack, at
+	if at < d.fast {
+		to, toSlack = at, leastStep
+	} else {
+		d.relearn(at, toSlack)
+	}
+	d.edge, d.slack = to, toSlack
 	for i := range rows {
 		d.judge(&rows[i])
 	}
@@ -254,6 +265,20 @@ func (d *DCGM) look(at timeline.Instant, rows []DCGMRow, refused DCGMRefused) {
 	for i := range rows {
 		d.hand(&rows[i], over, max(fromSlack, toSlack), period)
 	}
+}
+
+// relearn notes that values had changed before they were due: the exporter collects more often than was thought. Of one
+// that collects several times a second each value stands for the second since the last look, of which it is a part.
+func (d *DCGM) relearn(at timeline.Instant, slack time.Duration) {
+	period := d.period()
+	if period == 0 || d.slack > period/10 || slack <= period/10 {
+		return
+	}
+	if period > leastPeriod*11/10 {
+		d.gaps = nil
+		return
+	}
+	d.fast = at.Add(fastFor)
 }
 
 // changed reports whether any GPU shows other values than at the last look.
