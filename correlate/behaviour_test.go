@@ -40,6 +40,7 @@ func TestGatesOfTheEngine(t *testing.T) {
 			second := h100()
 			second.UUID = "GPU-2"
 			e.SetGPUs([]timeline.GPU{h100(), second})
+			s.gpus = 2
 			s.feed(e, out, 10*time.Second)
 		}, verdict.ReasonNoMapping},
 		{"an instance of a device", func(s steady, _ *correlate.Engine, out *correlate.Output) {

@@ -1,7 +1,6 @@
 package correlate
 
 import (
-	"fmt"
 	"math"
 	"time"
 
@@ -15,6 +14,7 @@ type scratch struct {
 	events []timeline.TokenEvent
 	perGPU []sums
 	judged []judged
+	read   timeline.Span // in the cell that is being closed
 }
 
 // judged is one target's cell before it is told.
@@ -114,6 +114,8 @@ func (e *Engine) closeCells(dst *Output, span timeline.Span) bool {
 			e.targets[q.target].now.take(q, span)
 		}
 	}
+	e.scratch.read = e.readIn(span)
+	e.remap(span)
 	broken := e.brokenIn(span)
 	told := false
 	e.scratch.judged = e.scratch.judged[:0]
@@ -133,6 +135,22 @@ func (e *Engine) closeCells(dst *Output, span timeline.Span) bool {
 		e.gpus[i].forget(span.End)
 	}
 	return told
+}
+
+// readIn returns from when to when anything was read in span: windows and growth by their overlap, gauges at their
+// moment, whatever they hold.
+func (e *Engine) readIn(span timeline.Span) timeline.Span {
+	var out timeline.Span
+	for i := range e.gpus {
+		out = out.Union(e.gpus[i].readIn(span))
+	}
+	for _, t := range e.targets {
+		t.scrapes.fold(timeline.NumEngineCounters, span, func(_, _ *scrape, part timeline.Span) { out = out.Union(part) })
+	}
+	for q := e.oldest.head; q != nil; q = q.next {
+		out = out.Union(q.flight(span.End).Intersect(span))
+	}
+	return out
 }
 
 // tell appends one target's cell, and gives the requests in flight their parts of it. Of a target of which nothing is
@@ -179,7 +197,9 @@ func (e *Engine) cell(t *target, span timeline.Span, b *bin, broken bool) judged
 	c := Cell{Target: t.spec.Name, Span: span}
 	t.now.settle()
 	width := span.Duration().Seconds()
+	c.Data = e.scratch.read
 	e.probeCell(&c, t, b, width)
+	c.Matched = t.match(&c, b)
 	e.engineCell(&c, t, width)
 	pooled := e.countCell(&c, t, width)
 	c.Decode = c.Decoding > 0 || c.Tokens > 0 || (c.Batch.OK() && c.Batch.Value > 0 && c.OutputTokens.OK() && c.OutputTokens.Value > 0)
@@ -194,31 +214,6 @@ func (e *Engine) cell(t *target, span timeline.Span, b *bin, broken bool) judged
 
 // maxQuiet is how many cells come out in which a request is in flight and nothing else is known.
 const maxQuiet = 600
-
-// hostState says what of the host may explain that the GPU waited for it, if it was read near span.
-func (e *Engine) hostState(span timeline.Span) string {
-	near := timeline.Span{Start: span.Start.Add(-hostNear), End: span.End.Add(hostNear)}
-	if e.host.Has == 0 || !near.Contains(e.host.Over.End) {
-		return ""
-	}
-	for _, k := range []struct {
-		counter timeline.HostCounter
-		above   float64
-		text    string
-	}{
-		{timeline.HostSteal, 0.05, "; the hypervisor took %.0f %% of the cores"},
-		{timeline.HostCPUPressure, 0.10, "; tasks waited for a core %.0f %% of the time"},
-		{timeline.HostCPUUtil, 0.90, "; the cores were %.0f %% busy"},
-	} {
-		if v, ok := e.host.Get(k.counter); ok && v >= k.above {
-			return fmt.Sprintf(k.text, 100*v)
-		}
-	}
-	return ""
-}
-
-// hostNear is how far from a cell a reading of the host still speaks for it.
-const hostNear = 5 * time.Second
 
 func anySeconds(s *sums) bool {
 	for _, sec := range s.seconds {
@@ -266,7 +261,7 @@ func (e *Engine) engineCell(c *Cell, t *target, width float64) {
 			c.EngineTPOT.Value /= n.Value
 		}
 	}
-	c.Coverage = t.coverage(seen{span.Start, c.Tokens, c.OutputTokens.Value, c.OutputTokens.OK()})
+	c.Coverage = t.coverage(c.Matched, span.End)
 	if t.now.requests == 0 && c.Tokens == 0 && c.Coverage.OK() && c.Coverage.Value == 0 {
 		c.Coverage = timeline.Absent("no probe")
 	}

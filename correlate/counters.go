@@ -42,6 +42,7 @@ type gpuState struct {
 	shared    bool // several targets are tied to it, and its counters do not tell which of them they speak of
 	untrusted timeline.CounterSet
 	doubted   timeline.Instant // end of the last window that was not trusted
+	heard     heard
 
 	windows *timeline.Ring[piece]
 	gauges  *timeline.Ring[piece]
@@ -212,6 +213,22 @@ func (g *gpuState) forget(t timeline.Instant) {
 	g.windows.PopWhile(old)
 	g.gauges.PopWhile(old)
 	g.totals.PopWhile(old)
+}
+
+// readIn returns from when to when anything was read in span.
+func (g *gpuState) readIn(span timeline.Span) timeline.Span {
+	var out timeline.Span
+	for _, r := range []*timeline.Ring[piece]{g.windows, g.totals} {
+		for p := range r.All() {
+			out = out.Union(p.over.Intersect(span))
+		}
+	}
+	for p := range g.gauges.All() {
+		if at := p.over.Start; span.Contains(at) {
+			out = out.Union(timeline.Span{Start: at, End: at + 1})
+		}
+	}
+	return out
 }
 
 // next returns the earliest instant from t on that a reading covers, the greatest if none does.

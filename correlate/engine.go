@@ -102,6 +102,7 @@ type Engine struct {
 	first   timeline.Instant // earliest instant of any reading while nothing is closed
 	last    timeline.Instant // latest instant of any reading
 	breaks  []timeline.Instant
+	lives   []timeline.Instant // of what observes, as far as they are known to have begun
 	host    timeline.HostSample
 	stats   Stats
 	scratch scratch
@@ -168,6 +169,7 @@ func (e *Engine) AddSample(s *timeline.Sample) {
 	}
 	e.saw(s.Over)
 	g := &e.gpus[s.GPU]
+	g.heard.add(s.Over)
 	before := g.windows.Dropped() + g.gauges.Dropped() + g.totals.Dropped()
 	if !g.add(s) {
 		e.stats.UntrustedSamples++
@@ -205,6 +207,7 @@ func (e *Engine) AddEngine(s *timeline.EngineSample) {
 	}
 	e.saw(s.Over)
 	t := e.targets[i]
+	t.heard.add(s.Over)
 	before := t.scrapes.ring.Dropped()
 	if t.scrapes.add(s) {
 		t.warm = 0
@@ -216,7 +219,8 @@ func (e *Engine) AddEngine(s *timeline.EngineSample) {
 func (e *Engine) AddHost(s *timeline.HostSample) { e.host = *s }
 
 // AddEvent takes something that happened. Events that close an alignment epoch leave the cell they fall in without a
-// verdict; the loss of a sampler ends at once what its last readings still held.
+// verdict; the loss of a sampler ends at once what its last readings still held; a segment that another process began
+// parts what was heard before from what is heard after.
 func (e *Engine) AddEvent(ev timeline.Event) {
 	switch ev.Kind {
 	case timeline.EventSuspend, timeline.EventPause, timeline.EventClockStep:
@@ -227,13 +231,18 @@ func (e *Engine) AddEvent(ev timeline.Event) {
 		for i := range e.gpus {
 			if ev.GPU == timeline.NoGPU || ev.GPU == i {
 				e.gpus[i].release(ev.At)
+				if ev.Kind == timeline.EventGPULost {
+					e.gpus[i].heard.lost()
+				}
 			}
 		}
 	case timeline.EventEngineRestart, timeline.EventEngineUp:
 		if i, ok := e.byName[ev.Target]; ok {
 			e.targets[i].warm = 0
 		}
-	case timeline.EventSamplerStarted, timeline.EventCapability, timeline.EventEngineDown, timeline.EventSegment,
+	case timeline.EventSegment:
+		e.begin(ev.At)
+	case timeline.EventSamplerStarted, timeline.EventCapability, timeline.EventEngineDown,
 		timeline.EventDropped, timeline.EventMarker, timeline.EventXid, timeline.EventGPUFault, timeline.EventMIGChange, timeline.EventRate,
 		timeline.EventCounterMismatch, timeline.EventCounterSource:
 	}
@@ -280,8 +289,8 @@ func (e *Engine) addTarget(spec timeline.Target) int {
 	return i
 }
 
-// mapTargets ties targets to GPUs: by UUID, and one GPU and one engine to each other. It looks the model up again,
-// because it needs the GPU.
+// mapTargets ties targets to GPUs: by UUID, and one GPU and one engine to each other; where more of either is listed
+// than is there at a time, remap does so cell by cell. It looks the model up again, because it needs the GPU.
 func (e *Engine) mapTargets() {
 	if e.implicit && len(e.targets) == 0 && len(e.gpus) == 1 {
 		e.addTarget(timeline.Target{})

@@ -1,7 +1,9 @@
 package correlate
 
 import (
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/roofline"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -316,3 +318,28 @@ func levelOf(client string) timeline.EvidenceLevel {
 	}
 	return timeline.L3
 }
+
+// hostState says what of the host may explain that the GPU waited for it, if it was read near span.
+func (e *Engine) hostState(span timeline.Span) string {
+	near := timeline.Span{Start: span.Start.Add(-hostNear), End: span.End.Add(hostNear)}
+	if e.host.Has == 0 || !near.Contains(e.host.Over.End) {
+		return ""
+	}
+	for _, k := range []struct {
+		counter timeline.HostCounter
+		above   float64
+		text    string
+	}{
+		{timeline.HostSteal, 0.05, "; the hypervisor took %.0f %% of the cores"},
+		{timeline.HostCPUPressure, 0.10, "; tasks waited for a core %.0f %% of the time"},
+		{timeline.HostCPUUtil, 0.90, "; the cores were %.0f %% busy"},
+	} {
+		if v, ok := e.host.Get(k.counter); ok && v >= k.above {
+			return fmt.Sprintf(k.text, 100*v)
+		}
+	}
+	return ""
+}
+
+// hostNear is how far from a cell a reading of the host still speaks for it.
+const hostNear = 5 * time.Second

@@ -13,12 +13,14 @@ const (
 	aloneUpTo  = 1.05 // mean decoding requests, itself included
 	aloneBatch = 1.2  // mean batch as the engine tells: scrapes blur its edges
 	knownPart  = 0.8  // of the decode, in which coverage must be known
+	// overlayPart of the decode is what a circumstance must hold to be named.
+	overlayPart = 0.1
 )
 
 // labelOrder lists the labels by the place of their time in a share.
 var labelOrder = timeline.Labels()
 
-// overlayOrder lists the overlays by the bit that marks them in a share.
+// overlayOrder lists the overlays by the place of their time in a share.
 var overlayOrder = [...]timeline.Overlay{
 	timeline.Throttled, timeline.PrefillInterference, timeline.Preempted, timeline.NoisyNeighbour, timeline.CommOrStraggler,
 }
@@ -32,7 +34,7 @@ type share struct {
 	shares     timeline.Shares // times seconds determined
 	reason     string          // of the undetermined cell that took longest
 	reasonS    float64
-	overlays   uint8
+	overlays   [len(overlayOrder)]float64 // s
 	sums       sums
 	throttled  float64
 	company    float64 // request-seconds of decode meanwhile, itself included
@@ -91,7 +93,7 @@ func (a *share) take(c *Cell, sec float64, confidence timeline.Confidence) {
 	}
 	for i, o := range overlayOrder {
 		if slices.Contains(v.Overlays, o) {
-			a.overlays |= 1 << i
+			a.overlays[i] += sec
 			a.foreign = a.foreign || o == timeline.NoisyNeighbour
 		}
 	}
@@ -156,7 +158,7 @@ func (e *Engine) phase(q *request) Phase {
 	p.Windows = int(float64(a.sums.windows) / gpus)
 	p.DRAMBytes = scaledBytes(a.sums.bytes, a.sums.covered, a.seconds*gpus)
 	for i, o := range overlayOrder {
-		if a.overlays&(1<<i) != 0 {
+		if a.overlays[i] > 0 && a.overlays[i] >= overlayPart*a.seconds {
 			p.Overlays = append(p.Overlays, o)
 		}
 	}

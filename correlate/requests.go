@@ -141,6 +141,7 @@ func (e *Engine) Token(ev timeline.TokenEvent) {
 		return
 	}
 	b.tokens += n
+	b.fine[e.fine(ev.At)] += n
 	b.events++
 	if ev.Coalesced {
 		b.coalesced++
@@ -223,9 +224,20 @@ func (e *Engine) spread(t *target, tokens float64, over timeline.Span) {
 		if b == nil {
 			continue
 		}
-		b.tokens += tokens * over.Overlap(e.cellSpan(i)).Seconds() / over.Duration().Seconds()
+		part := over.Intersect(e.cellSpan(i))
+		n := tokens * part.Duration().Seconds() / over.Duration().Seconds()
+		b.tokens += n
 		b.estimated++
+		from, to := e.fine(part.Start), e.fine(part.End-1)
+		for k := from; k <= to; k++ {
+			b.fine[k] += n / float64(to-from+1)
+		}
 	}
+}
+
+// fine returns in which part of its cell t lies.
+func (e *Engine) fine(t timeline.Instant) int {
+	return int(t.Sub(e.cellStart(e.index(t))) * finePerCell / e.cfg.Cell)
 }
 
 // cellSpan returns the span of the cell with number i.
@@ -280,6 +292,9 @@ func (e *Engine) place(q *request, name string) {
 		return
 	}
 	q.target = i
+	if over := q.rec.Over(); over.Start != 0 {
+		e.targets[i].heard.add(over)
+	}
 }
 
 // blockEvents is how many token events one block of the arena holds.

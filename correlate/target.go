@@ -18,8 +18,10 @@ type target struct {
 	model   *roofline.Model
 	scrapes scrapes
 	bins    bins
-	warm    int // requests finished since the engine started
-	seen    []seen
+	warm    int       // requests finished since the engine started
+	seen    []Matched // newest, for the coverage of a cell
+	came    float64   // tokens that came to clients before the cell that is closed next
+	heard   heard
 	run     likeCells
 	now     probed
 	empty   int  // cells in a row without anything
@@ -37,33 +39,6 @@ func (t *target) parallel() int {
 		return t.spec.TP
 	}
 	return max(1, len(t.gpus))
-}
-
-// seen is the output of one cell by two observers.
-type seen struct {
-	at            timeline.Instant // start of the cell
-	probe, engine float64
-	known         bool // the engine told
-}
-
-// coverage returns the probe's output over the engine's, over the newest cells in which the engine told.
-func (t *target) coverage(now seen) timeline.Measure {
-	t.seen = slices.DeleteFunc(t.seen, func(s seen) bool { return s.at <= now.at.Add(-coverageSpan) })
-	t.seen = append(t.seen, now)
-	var probe, engine float64
-	var told bool
-	for _, s := range t.seen {
-		if s.known {
-			probe, engine, told = probe+s.probe, engine+s.engine, true
-		}
-	}
-	switch {
-	case !told:
-		return timeline.Absent("the engine tells no output tokens")
-	case engine <= 0:
-		return timeline.Absent("the engine made no output tokens")
-	}
-	return timeline.Known(probe / engine)
 }
 
 // likeCells is the run of cells with one label that the newest cell belongs to.
@@ -104,76 +79,6 @@ func (l *likeCells) confidence() timeline.Confidence {
 	return l.last.Confidence
 }
 
-// coverageSpan is the span over which the probe's tokens are compared with the engine's: long enough that neither the
-// moment of a scrape nor the way to the client matters.
-const coverageSpan = 10 * time.Second
-
-// bin is what came to clients in one cell that is not closed yet.
-type bin struct {
-	tokens, decoded   float64 // decoded leaves out the first event of each request
-	events, estimated int
-	coalesced         int
-}
-
-// maxBins bounds how far ahead of the last closed cell tokens may lie.
-const maxBins = 4096
-
-// bins are the open cells' bins, the first of them for the cell with number base.
-type bins struct {
-	base   int64
-	floor  int64 // cells below are closed; meaningless while nothing is
-	closed bool
-	bin    []bin
-}
-
-// at returns the bin of cell i, nil if that cell is closed or too far from the others.
-func (b *bins) at(i int64) *bin {
-	if b.closed && i < b.floor {
-		return nil
-	}
-	if len(b.bin) == 0 {
-		b.base = i
-	}
-	if i < b.base {
-		if b.base-i+int64(len(b.bin)) > maxBins {
-			return nil
-		}
-		b.bin = append(make([]bin, b.base-i), b.bin...)
-		b.base = i
-	}
-	if i-b.base >= maxBins {
-		return nil
-	}
-	for int64(len(b.bin)) <= i-b.base {
-		b.bin = append(b.bin, bin{})
-	}
-	return &b.bin[i-b.base]
-}
-
-// pop returns the bin of cell i and closes that cell and all before.
-func (b *bins) pop(i int64) bin {
-	var out bin
-	if k := i - b.base; len(b.bin) > 0 && k >= 0 {
-		if k < int64(len(b.bin)) {
-			out = b.bin[k]
-		}
-		n := copy(b.bin, b.bin[min(k+1, int64(len(b.bin))):])
-		b.bin, b.base = b.bin[:n], i+1
-	}
-	b.floor, b.closed = i+1, true
-	return out
-}
-
-// next returns the number of the first cell with an event.
-func (b *bins) next() (int64, bool) {
-	for i := range b.bin {
-		if b.bin[i].events > 0 {
-			return b.base + int64(i), true
-		}
-	}
-	return 0, false
-}
-
 const (
 	maxScrapes   = 1024
 	maxScrapeGap = 30 * time.Second // between scrapes: beyond, nothing is known of the time between
@@ -185,6 +90,9 @@ type scrape struct {
 	at      timeline.Instant
 	has     uint32
 	restart bool
+	apart   bool    // who observes began anew since the scrape before, so that tokens came unseen
+	placed  bool    // came is known
+	came    float64 // tokens that had come to clients
 	v       [timeline.NumEngineCounters]float64
 }
 
@@ -194,11 +102,12 @@ func (s *scrape) told(c timeline.EngineCounter) bool { return s.has&(1<<c) != 0 
 type scrapes struct {
 	ring *timeline.Ring[scrape]
 	seen uint32 // counters ever told
+	cut  bool   // the next scrape stands apart from the last
 }
 
 // add takes a scrape and reports whether the engine has restarted since the one before.
 func (q *scrapes) add(s *timeline.EngineSample) bool {
-	n := scrape{at: s.Over.Mid(), has: s.Has, v: s.Value}
+	n := scrape{at: s.Over.Mid(), has: s.Has, v: s.Value, apart: q.cut}
 	q.seen |= s.Has
 	if k := q.ring.Len(); k > 0 {
 		last := q.ring.At(k - 1)
@@ -208,6 +117,7 @@ func (q *scrapes) add(s *timeline.EngineSample) bool {
 		n.restart = restarted(last, &n)
 	}
 	q.ring.Push(n)
+	q.cut = false
 	return n.restart
 }
 
@@ -243,7 +153,7 @@ func (q *scrapes) next(t timeline.Instant) timeline.Instant {
 	return math.MaxInt64
 }
 
-// fold walks the pairs of neighbouring scrapes that both tell c, with the part of the time between them in span.
+// fold walks the pairs of neighbouring scrapes that both tell c, or all pairs for no counter, with the part of the time between them in span.
 func (q *scrapes) fold(c timeline.EngineCounter, span timeline.Span, f func(a, b *scrape, part timeline.Span)) {
 	for i := 1; i < q.ring.Len(); i++ {
 		a, b := q.ring.At(i-1), q.ring.At(i)
@@ -251,7 +161,10 @@ func (q *scrapes) fold(c timeline.EngineCounter, span timeline.Span, f func(a, b
 			return
 		}
 		part := timeline.Span{Start: a.at, End: b.at}.Intersect(span)
-		if part.Empty() || b.restart || b.at.Sub(a.at) > maxScrapeGap || !a.told(c) || !b.told(c) {
+		if part.Empty() || b.restart || b.at.Sub(a.at) > maxScrapeGap {
+			continue
+		}
+		if c < timeline.NumEngineCounters && !(a.told(c) && b.told(c)) {
 			continue
 		}
 		f(a, b, part)
@@ -309,4 +222,118 @@ func (q *scrapes) latest(c timeline.EngineCounter, t timeline.Instant) (float64,
 		}
 	}
 	return 0, false
+}
+
+// stillThere is how long a GPU, or an engine, counts after the last that was heard of it.
+const stillThere = 30 * time.Second
+
+// heard is when something was heard of, in stretches that neither a long silence nor a new life of the observer parts.
+type heard struct {
+	spans []timeline.Span
+	cut   bool
+}
+
+// maxHeard bounds the stretches; the oldest gives way.
+const maxHeard = 8
+
+func (h *heard) add(over timeline.Span) {
+	if n := len(h.spans); n > 0 && !h.cut && over.Start <= h.spans[n-1].End.Add(stillThere) {
+		h.spans[n-1].End = max(h.spans[n-1].End, over.End)
+		return
+	}
+	h.cut = false
+	if len(h.spans) == maxHeard {
+		h.spans = h.spans[:copy(h.spans, h.spans[1:])]
+	}
+	h.spans = append(h.spans, over)
+}
+
+// lost keeps what fell silent because it broke: it is there until the observer's life ends.
+func (h *heard) lost() {
+	if n := len(h.spans); n > 0 {
+		h.spans[n-1].End = always.End / 2
+	}
+}
+
+// part ends what was heard in a life that ended at that instant.
+func (h *heard) part(at timeline.Instant) {
+	h.cut = true
+	for i := range h.spans {
+		h.spans[i].End = min(h.spans[i].End, at)
+	}
+}
+
+// in reports whether anything was heard between from and to.
+func (h *heard) in(from, to timeline.Instant) bool {
+	return slices.ContainsFunc(h.spans, func(s timeline.Span) bool { return s.Start < to && s.End > from })
+}
+
+// remap ties the one target that is there to the one GPU that is there, of those that are listed. A recording lists
+// all GPUs and targets that ever were, of all lives of the agent that made it; a life begins with an EventSegment, and
+// what was not heard of in the cell's life, or not for [stillThere], is not there, unless it was lost. A target that names its GPUs is left
+// alone, and so is a GPU that such a target names.
+func (e *Engine) remap(span timeline.Span) {
+	if len(e.gpus) < 2 && len(e.targets) < 2 {
+		return
+	}
+	from, to := e.life(span)
+	gpu, sole := -1, -1
+	gpus, targets := 0, 0
+	for i := range e.gpus {
+		if len(e.gpus) == 1 || e.gpus[i].heard.in(from, to) {
+			gpu, gpus = i, gpus+1
+		}
+	}
+	if e.implicit && len(e.targets) == 0 && gpus == 1 {
+		e.addTarget(timeline.Target{})
+	}
+	for i, t := range e.targets {
+		if !t.gone && (len(e.targets) == 1 || t.heard.in(from, to)) {
+			sole, targets = i, targets+1
+		}
+	}
+	named := slices.ContainsFunc(e.targets, func(t *target) bool {
+		return !t.gone && len(t.spec.GPUs) > 0 && slices.Contains(t.gpus, gpu)
+	})
+	for i, t := range e.targets {
+		if len(t.spec.GPUs) > 0 {
+			continue
+		}
+		tied := i == sole && gpus == 1 && targets == 1 && !named
+		switch {
+		case tied && !slices.Equal(t.gpus, []int{gpu}):
+			t.gpus = append(t.gpus[:0], gpu)
+			t.model = e.modelOf(t)
+		case !tied && len(t.gpus) > 0:
+			t.gpus, t.model = t.gpus[:0], nil
+		}
+	}
+}
+
+// life returns between which instants that what was heard speaks for a cell.
+func (e *Engine) life(span timeline.Span) (timeline.Instant, timeline.Instant) {
+	from, to := span.Start.Add(-stillThere), span.End.Add(e.cfg.Lateness)
+	for _, at := range e.lives {
+		if at < span.End {
+			from = max(from, at)
+		} else {
+			to = min(to, at)
+		}
+	}
+	return from, to
+}
+
+// begin notes a new life of what observes.
+func (e *Engine) begin(at timeline.Instant) {
+	if len(e.lives) == maxBreaks {
+		e.lives = e.lives[:copy(e.lives, e.lives[1:])]
+	}
+	e.lives = append(e.lives, at)
+	for i := range e.gpus {
+		e.gpus[i].heard.part(at)
+	}
+	for _, t := range e.targets {
+		t.heard.part(at)
+		t.scrapes.cut = true
+	}
 }

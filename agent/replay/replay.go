@@ -124,6 +124,12 @@ func (p *player) feed(row *record.Row) {
 		if row.Event.Kind == timeline.EventSegment {
 			p.giveUp()
 		}
+		if c, ok := row.Event.Capability(); ok {
+			p.engine.AddCapability(c)
+			if c.Call == timeline.ForeignProcess {
+				p.engine.SetForeign(c.GPU, c.State == timeline.StateUntrusted)
+			}
+		}
 		p.engine.AddEvent(*row.Event)
 	case record.Opens:
 		if len(p.open) < p.cfg.MaxRequests {
@@ -143,11 +149,11 @@ func (p *player) feed(row *record.Row) {
 }
 
 // giveUp ends the requests whose end nobody saw, since their observer died or the recording stopped, with their last
-// sign of life. They would decode on for ever otherwise.
+// sign of life and without an end. They would decode on for ever otherwise.
 func (p *player) giveUp() {
 	for _, ref := range slices.Sorted(maps.Keys(p.open)) {
 		u := p.open[ref]
-		u.Status, u.Done = timeline.StatusUnfinished, u.Over().End
+		u.Status, u.Done = timeline.StatusUnfinished, 0
 		p.engine.Close(&u.Request)
 	}
 	clear(p.open)

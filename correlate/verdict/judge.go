@@ -2,6 +2,7 @@ package verdict
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
@@ -23,7 +24,7 @@ func Judge(in *Input) Verdict {
 		return v
 	}
 	p := normalise(in)
-	v := Verdict{D: p.d, C: p.c, Ceiling: timeline.High}
+	v := Verdict{D: p.d, C: p.c, Ceiling: timeline.High, Watched: timeline.High}
 	v.Roof = timeline.Interval{Low: max(p.d, p.c), High: min(1, p.d+p.c)}
 	v.Mixed = mixedCell(&in.Work)
 	var placed point
@@ -39,7 +40,7 @@ func Judge(in *Input) Verdict {
 	capAll(in, p, &v)
 	v.Confidence = min(timeline.Low, v.Ceiling)
 	if !v.OK() {
-		v.Confidence, v.Ceiling = timeline.NoConfidence, timeline.NoConfidence
+		v.Confidence, v.Ceiling, v.Watched = timeline.NoConfidence, timeline.NoConfidence, timeline.NoConfidence
 	}
 	v.Overlays = overlays(in, &v)
 	return v
@@ -148,14 +149,49 @@ func (v *Verdict) cap(c timeline.Confidence, why string) {
 	if c >= v.Ceiling && c >= timeline.High {
 		return
 	}
-	v.Ceiling = min(v.Ceiling, c)
+	v.Ceiling, v.Watched = min(v.Ceiling, c), min(v.Watched, c)
 	if why != "" {
 		v.Caps = append(v.Caps, why)
 	}
 }
 
 // lower takes the ceiling one level down, not below low, and notes why.
-func (v *Verdict) lower(why string) { v.cap(max(timeline.Low, v.Ceiling-1), why) }
+func (v *Verdict) lower(why string) {
+	watched := max(timeline.Low, v.Watched-1)
+	v.cap(max(timeline.Low, v.Ceiling-1), why)
+	v.Watched = watched
+}
+
+// unwatched takes the ceiling down to medium for what of the traffic the probe did not see, and notes why.
+func (v *Verdict) unwatched(why string) {
+	watched := v.Watched
+	v.cap(timeline.Medium, why)
+	v.Watched, v.Traffic = watched, why
+}
+
+// Unseen is the clause of a confidence that is held down because so much of the traffic was seen, and empty where that
+// is enough.
+func Unseen(coverage timeline.Measure) string {
+	switch {
+	case !coverage.OK():
+		return "traffic coverage is unknown"
+	case coverage.Value < fullTraffic:
+		return fmt.Sprintf("the probe saw %.0f %% of the traffic", 100*coverage.Value)
+	}
+	return ""
+}
+
+// Seen returns the verdict of a cell of a run of whose traffic it is known what part the probe saw: unseen is the clause
+// that holds its confidence down, or nothing.
+func (v Verdict) Seen(unseen string) Verdict {
+	v.Caps = slices.DeleteFunc(slices.Clone(v.Caps), func(why string) bool { return v.Traffic != "" && why == v.Traffic })
+	v.Ceiling, v.Traffic = v.Watched, ""
+	if unseen != "" && v.OK() {
+		v.unwatched(unseen)
+	}
+	v.Confidence = min(v.Confidence, v.Ceiling)
+	return v
+}
 
 // capAll applies what holds for every label.
 func capAll(in *Input, p part, v *Verdict) {
@@ -165,12 +201,9 @@ func capAll(in *Input, p part, v *Verdict) {
 	if !sure(in.Eta.TensorOrigin) && (v.Label == timeline.Compute || v.Label == timeline.Balanced) {
 		v.cap(timeline.Medium, "achievable tensor activity is assumed")
 	}
-	switch { // with no probe there is no part of the traffic to miss: batch and tokens are the engine's own
-	case in.NoProbe:
-	case !in.Coverage.OK():
-		v.cap(timeline.Medium, "traffic coverage is unknown")
-	case in.Coverage.Value < fullTraffic:
-		v.cap(timeline.Medium, fmt.Sprintf("the probe saw %.0f %% of the traffic", 100*in.Coverage.Value))
+	// With no probe there is no part of the traffic to miss: batch and tokens are the engine's own.
+	if why := Unseen(in.Coverage); why != "" && !in.NoProbe {
+		v.unwatched(why)
 	}
 	if in.Rho.OK() && (in.Rho.Value < in.Band.Low || in.Rho.Value > in.Band.High) {
 		v.lower(fmt.Sprintf("measured bytes are %.2f of modelled ones", in.Rho.Value))
