@@ -47,9 +47,10 @@ func (c Config) Validate() error {
 	if c.Period < MinWindow {
 		errs = append(errs, fmt.Errorf("period %v: the driver refreshes its counters every %v, shorter windows give "+
 			"plausible, wrong numbers; use %v or more", c.Period, MinWindow, MinWindow))
+	} else {
+		errs = append(errs, between("period", c.Period, MinWindow, maxPeriod))
 	}
 	errs = append(errs,
-		between("period", c.Period, 0, maxPeriod),
 		between("fast_period", c.FastPeriod, minFastPeriod, maxFastPeriod),
 		between("slow_period", c.SlowPeriod, minSlowPeriod, maxSlowPeriod))
 	if !(c.DutyBudget > 0 && c.DutyBudget <= 0.5) {
