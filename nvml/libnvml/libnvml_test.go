@@ -23,8 +23,9 @@ import (
 // One process can load one driver library, and it maps one page. So all tests of this process share both, and what
 // needs another library runs in a child: this binary again, with childVar set.
 const (
-	gpuCount = 8
-	childVar = "TPOTSCOPE_TEST_CHILD"
+	gpuCount   = 8
+	childVar   = "TPOTSCOPE_TEST_CHILD"
+	libraryVar = "TPOTSCOPE_TEST_LIBRARY" // of a child: the library that it uses, instead of one it builds
 )
 
 var (
@@ -49,13 +50,16 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "skipping all tests of libnvml: no gcc to build the simulated driver with")
 		return 0
 	}
-	library = filepath.Join(dir, "libnvidia-ml.so.1")
-	if err := compile(library, os.Getenv(childVar)); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	library = os.Getenv(libraryVar)
+	if library == "" {
+		library = filepath.Join(dir, "libnvidia-ml.so.1")
+		if err := compile(library, os.Getenv(childVar)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 	}
 	path := filepath.Join(dir, "page")
-	page, err = sim.NewPage(path, sim.Waves{Count: gpuCount}, sim.Options{}, now)
+	page, err = sim.NewPage(path, sim.Waves{Count: gpuCount, MIG: migCount()}, sim.Options{}, now)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -74,6 +78,14 @@ func run(m *testing.M) int {
 		return 1
 	}
 	return code
+}
+
+// migCount is how many instances the first GPU is cut into: some in the children that look at them.
+func migCount() int {
+	if os.Getenv(libraryVar) != "" {
+		return 2
+	}
+	return 0
 }
 
 // compile builds the simulated driver, without what the OMIT macro of that name leaves out.
