@@ -53,6 +53,17 @@ func (e Endpoint) over(weaker Endpoint) Endpoint {
 	return out
 }
 
+// validate names the fault of an endpoint that is used.
+func (e Endpoint) validate(signal spool.Signal) error {
+	if e.URL == "" {
+		return nil
+	}
+	if _, err := e.spoolConfig(signal); err != nil {
+		return fmt.Errorf("%s: %w", signal, err)
+	}
+	return nil
+}
+
 // spoolConfig turns e into what a spool wants.
 func (e Endpoint) spoolConfig(signal spool.Signal) (spool.Config, error) {
 	cfg := spool.DefaultConfig()

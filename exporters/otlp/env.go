@@ -16,6 +16,7 @@ import (
 // https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/
 type environment struct {
 	disabled bool
+	common   Endpoint
 	metrics  Endpoint
 	traces   Endpoint
 	interval time.Duration
@@ -24,30 +25,78 @@ type environment struct {
 	warnings []string
 }
 
+// Prefixes of the variables of all signals, and of one.
+const (
+	envCommon  = "OTEL_EXPORTER_OTLP_"
+	envMetrics = envCommon + "METRICS_"
+	envTraces  = envCommon + "TRACES_"
+)
+
+// endpointField is one field of an endpoint: its key in a file, what its variable ends with, and how to get at it.
+type endpointField struct {
+	key, suffix string
+	missing     func(*Endpoint) bool
+	take        func(to, from *Endpoint)
+}
+
+var endpointFields = []endpointField{
+	{"url", "ENDPOINT", func(e *Endpoint) bool { return e.URL == "" }, func(to, from *Endpoint) { to.URL = from.URL }},
+	{"protocol", "PROTOCOL", func(e *Endpoint) bool { return e.Protocol == "" }, func(to, from *Endpoint) { to.Protocol = from.Protocol }},
+	{"headers", "HEADERS", func(e *Endpoint) bool { return e.Headers == nil }, func(to, from *Endpoint) { to.Headers = from.Headers }},
+	{"timeout", "TIMEOUT", func(e *Endpoint) bool { return e.Timeout == 0 }, func(to, from *Endpoint) { to.Timeout = from.Timeout }},
+	{"compression", "COMPRESSION", func(e *Endpoint) bool { return e.Compression == "" }, func(to, from *Endpoint) { to.Compression = from.Compression }},
+	{"ca_file", "CERTIFICATE", func(e *Endpoint) bool { return e.CAFile == "" }, func(to, from *Endpoint) { to.CAFile = from.CAFile }},
+	{"cert_file", "CLIENT_CERTIFICATE", func(e *Endpoint) bool { return e.CertFile == "" }, func(to, from *Endpoint) { to.CertFile = from.CertFile }},
+	{"key_file", "CLIENT_KEY", func(e *Endpoint) bool { return e.KeyFile == "" }, func(to, from *Endpoint) { to.KeyFile = from.KeyFile }},
+	{"insecure", "INSECURE", func(e *Endpoint) bool { return e.Insecure == nil }, func(to, from *Endpoint) { to.Insecure = from.Insecure }},
+}
+
 // WithEnvironment returns c with what it leaves open taken from the OTEL_* variables, and warnings for what they ask
 // and is not done. What c states wins.
-func (c Config) WithEnvironment() (Config, []string, error) { return c.withEnvironment(os.Getenv) }
+func (c Config) WithEnvironment() (Config, []string, error) { return c.WithVariables(os.Getenv) }
 
-func (c Config) withEnvironment(getenv func(string) string) (Config, []string, error) {
+// WithVariables is WithEnvironment for an environment that is handed in. Origins says which values came from it.
+func (c Config) WithVariables(getenv func(string) string) (Config, []string, error) {
 	env, err := readEnvironment(getenv)
 	if err != nil {
 		return c, nil, err
 	}
-	explicit := c.Endpoint
-	explicit.base = true
-	c.Metrics, c.Traces = c.Metrics.over(explicit).over(env.metrics), c.Traces.over(explicit).over(env.traces)
-	c.Endpoint = Endpoint{}
-	c.Disabled = c.Disabled || env.disabled
-	if c.Interval == 0 {
-		c.Interval = env.interval
+	origins := map[string]string{}
+	// What the configuration says for all signals wins over what the environment says for one.
+	stated := c.Endpoint
+	fill := func(section, prefix string, to, from *Endpoint) {
+		for _, f := range endpointFields {
+			if f.missing(to) && f.missing(&stated) && !f.missing(from) {
+				f.take(to, from)
+				origins[section+"."+f.key] = prefix + f.suffix
+			}
+		}
 	}
-	resource := env.resource
-	if env.service != "" {
-		resource["service.name"] = env.service
+	fill("metrics", envMetrics, &c.Metrics, &env.metrics)
+	fill("traces", envTraces, &c.Traces, &env.traces)
+	fill("endpoint", envCommon, &c.Endpoint, &env.common)
+	if env.disabled && !c.Disabled {
+		c.Disabled, origins["disabled"] = true, "OTEL_SDK_DISABLED"
 	}
-	maps.Copy(resource, c.Resource)
-	c.Resource = resource
+	if c.Interval == 0 && env.interval != 0 {
+		c.Interval, origins["interval"] = env.interval, "OTEL_METRIC_EXPORT_INTERVAL"
+	}
+	c.Resource = env.attributes(c.Resource, origins)
+	c.Origins = origins
 	return c, env.warnings, nil
+}
+
+// attributes returns those of the environment below those of the configuration.
+func (env *environment) attributes(stated map[string]string, origins map[string]string) map[string]string {
+	all := env.resource
+	if len(all) > 0 {
+		origins["resource"] = "OTEL_RESOURCE_ATTRIBUTES"
+	}
+	if env.service != "" {
+		all["service.name"], origins["resource"] = env.service, "OTEL_SERVICE_NAME"
+	}
+	maps.Copy(all, stated)
+	return all
 }
 
 // readEnvironment reads all variables. The error joins every fault.
@@ -63,14 +112,14 @@ func readEnvironment(getenv func(string) string) (environment, error) {
 	if env.interval, err = readMillis(getenv("OTEL_METRIC_EXPORT_INTERVAL")); err != nil {
 		errs = append(errs, fmt.Errorf("OTEL_METRIC_EXPORT_INTERVAL: %w", err))
 	}
-	common, err := env.readEndpoint(getenv, "OTEL_EXPORTER_OTLP_")
-	common.base = true
-	errs = append(errs, err)
-	metrics, err := env.readEndpoint(getenv, "OTEL_EXPORTER_OTLP_METRICS_")
-	errs = append(errs, err)
-	traces, err := env.readEndpoint(getenv, "OTEL_EXPORTER_OTLP_TRACES_")
-	errs = append(errs, err)
-	env.metrics, env.traces = metrics.over(common), traces.over(common)
+	for _, of := range []struct {
+		prefix string
+		e      *Endpoint
+	}{{envCommon, &env.common}, {envMetrics, &env.metrics}, {envTraces, &env.traces}} {
+		if *of.e, err = env.readEndpoint(getenv, of.prefix); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	if t := getenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"); t != "" && !strings.EqualFold(t, "cumulative") {
 		env.warnings = append(env.warnings, "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE asks for "+strconv.Quote(t)+": only cumulative is sent")
 	}

@@ -78,9 +78,9 @@ func TestEndpointsFollowFromEnvironmentAndConfiguration(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg, warnings, err := tt.cfg.withEnvironment(getenv(tt.env))
+			cfg, warnings, err := tt.cfg.WithVariables(getenv(tt.env))
 			if err != nil || len(warnings) > 0 {
-				t.Fatalf("withEnvironment() = %v, %v", warnings, err)
+				t.Fatalf("WithVariables() = %v, %v", warnings, err)
 			}
 			if got, want := cfg.Enabled(), tt.metrics.Endpoint+tt.traces.Endpoint != ""; got != want {
 				t.Errorf("Enabled() = %v, want %v", got, want)
@@ -113,7 +113,7 @@ func TestEndpointsFollowFromEnvironmentAndConfiguration(t *testing.T) {
 }
 
 func TestResourceComesFromTheEnvironmentUnlessConfigured(t *testing.T) {
-	cfg, _, err := Config{Resource: map[string]string{"deployment.environment.name": "test"}}.withEnvironment(getenv(map[string]string{
+	cfg, _, err := Config{Resource: map[string]string{"deployment.environment.name": "test"}}.WithVariables(getenv(map[string]string{
 		"OTEL_RESOURCE_ATTRIBUTES": "service.name=a,k8s.node.name=n1,deployment.environment.name=prod", "OTEL_SERVICE_NAME": "b", "OTEL_METRIC_EXPORT_INTERVAL": "15000",
 	}))
 	if err != nil {
@@ -126,7 +126,7 @@ func TestResourceComesFromTheEnvironmentUnlessConfigured(t *testing.T) {
 }
 
 func TestWhatIsAskedAndNotDoneIsWarnedOf(t *testing.T) {
-	_, warnings, err := Config{}.withEnvironment(getenv(map[string]string{
+	_, warnings, err := Config{}.WithVariables(getenv(map[string]string{
 		"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
 	}))
 	if err != nil || len(warnings) != 2 || !strings.Contains(strings.Join(warnings, " "), "only cumulative") {
@@ -135,12 +135,12 @@ func TestWhatIsAskedAndNotDoneIsWarnedOf(t *testing.T) {
 }
 
 func TestEveryFaultOfTheEnvironmentIsNamedAndNoSecretIs(t *testing.T) {
-	_, _, err := Config{}.withEnvironment(getenv(map[string]string{
+	_, _, err := Config{}.WithVariables(getenv(map[string]string{
 		"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20secret%zz", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "10s", "OTEL_RESOURCE_ATTRIBUTES": "novalue",
 		"OTEL_METRIC_EXPORT_INTERVAL": "-1",
 	}))
 	if err == nil {
-		t.Fatal("withEnvironment() takes it")
+		t.Fatal("WithVariables() takes it")
 	}
 	for _, want := range []string{
 		"OTEL_EXPORTER_OTLP_HEADERS: value of authorization", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_RESOURCE_ATTRIBUTES: pair 1", "OTEL_METRIC_EXPORT_INTERVAL",
@@ -194,4 +194,46 @@ func FuzzReadPairs(f *testing.F) {
 			t.Errorf("readPairs(%q) makes %d pairs", v, len(pairs))
 		}
 	})
+}
+
+func TestValuesNameTheVariableTheyCameFrom(t *testing.T) {
+	vars := getenv(map[string]string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT": "5",
+		"OTEL_SERVICE_NAME": "a", "OTEL_SDK_DISABLED": "true", "OTEL_METRIC_EXPORT_INTERVAL": "1000",
+	})
+	cfg, _, err := Config{Endpoint: Endpoint{Timeout: time.Second}}.WithVariables(vars)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"endpoint.url": "OTEL_EXPORTER_OTLP_ENDPOINT", "traces.protocol": "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "resource": "OTEL_SERVICE_NAME",
+		"disabled": "OTEL_SDK_DISABLED", "interval": "OTEL_METRIC_EXPORT_INTERVAL",
+	}
+	if diff := cmp.Diff(want, cfg.Origins); diff != "" {
+		t.Errorf("origins (-want +got):\n%s", diff)
+	}
+	again, _, err := cfg.WithVariables(vars)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Origins = cfg.Origins
+	if diff := cmp.Diff(cfg, again, cmp.AllowUnexported(Endpoint{})); diff != "" {
+		t.Errorf("reading the environment twice changes something:\n%s", diff)
+	}
+}
+
+func TestFaultsComeInOneOrder(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Metrics.URL, cfg.Traces.URL, cfg.Interval, cfg.QueueBytes = "ftp://a", "ftp://b", -1, 0
+	first := cfg.Validate()
+	for range 20 {
+		if again := cfg.Validate(); again.Error() != first.Error() {
+			t.Fatalf("faults in another order:\n%v\n%v", first, again)
+		}
+	}
+	for _, want := range []string{"interval: -1ns is negative", "queue_bytes: 0 is no room", "metrics: ", "traces: "} {
+		if !strings.Contains(first.Error(), want) {
+			t.Errorf("faults %v lack %s", first, want)
+		}
+	}
 }

@@ -36,7 +36,7 @@ type Config struct {
 	Profile    exporters.Profile    `yaml:"profile"`
 	Interval   time.Duration        `yaml:"interval"`    // between batches
 	Resolution time.Duration        `yaml:"resolution"`  // least time between points of a series; zero: one a cell
-	Spans      exporters.SpanPolicy `yaml:"spans"`       // Enabled is set by whether traces have an endpoint
+	Spans      exporters.SpanPolicy `yaml:"spans"`       // none go out where traces have no endpoint, whatever Enabled says
 	Children   bool                 `yaml:"children"`    // spans for prefill and decode below the request's own
 	QueueBytes int64                `yaml:"queue_bytes"` // of each signal, as compressed
 	Flush      time.Duration        `yaml:"flush"`       // how long the drains go on at shutdown
@@ -44,6 +44,7 @@ type Config struct {
 	Resource map[string]string `yaml:"resource"` // attributes of the agent's resource; those of the host go on every target's, too
 	Services map[string]string `yaml:"services"` // service.name of each target; the target's own name where none is given
 
+	Origins map[string]string `yaml:"-"` // variables of the environment that values came from, by key; set by WithEnvironment
 	Host    string            `yaml:"-"` // host.name
 	Version string            `yaml:"-"` // of the agent
 	Targets []timeline.Target `yaml:"-"`
@@ -51,8 +52,10 @@ type Config struct {
 
 // DefaultConfig returns a configuration that sends nothing until it has an endpoint.
 func DefaultConfig() Config {
+	spans := exporters.DefaultSpanPolicy()
+	spans.Enabled = true
 	return Config{
-		Profile: exporters.Standard, Spans: exporters.DefaultSpanPolicy(),
+		Profile: exporters.Standard, Interval: defaultInterval, Spans: spans,
 		QueueBytes: spool.DefaultConfig().MaxBytes, Flush: spool.DefaultConfig().FlushTimeout,
 	}
 }
@@ -85,19 +88,20 @@ func (c Config) TracesEnabled() bool {
 // Validate names every fault of c.
 func (c Config) Validate() error {
 	var errs []error
-	if c.Interval < 0 || c.Resolution < 0 || c.QueueBytes <= 0 || c.Flush < 0 {
-		errs = append(errs, errors.New("interval, resolution, queue_bytes and flush must not be negative, and the queue not empty"))
+	for _, d := range []struct {
+		key   string
+		value time.Duration
+	}{{"interval", c.Interval}, {"resolution", c.Resolution}, {"flush", c.Flush}} {
+		if d.value < 0 {
+			errs = append(errs, fmt.Errorf("%s: %v is negative", d.key, d.value))
+		}
+	}
+	if c.QueueBytes <= 0 {
+		errs = append(errs, fmt.Errorf("queue_bytes: %d is no room", c.QueueBytes))
 	}
 	if !c.Disabled {
 		metrics, traces := c.merged()
-		for signal, e := range map[spool.Signal]Endpoint{spool.Metrics: metrics, spool.Traces: traces} {
-			if e.URL == "" {
-				continue
-			}
-			if _, err := e.spoolConfig(signal); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", signal, err))
-			}
-		}
+		errs = append(errs, metrics.validate(spool.Metrics), traces.validate(spool.Traces))
 	}
 	return errors.Join(errs...)
 }
@@ -132,7 +136,7 @@ func New(ctx context.Context, cfg Config) (*Exporter, error) {
 	if cfg.Interval == 0 {
 		cfg.Interval = defaultInterval
 	}
-	cfg.Spans.Enabled = cfg.TracesEnabled()
+	cfg.Spans.Enabled = cfg.Spans.Enabled && cfg.TracesEnabled()
 	e := &Exporter{
 		cfg: cfg, pending: newPending(cfg), building: newSpanBuilder(cfg),
 		state: exporters.NewState(exporters.StateConfig{Profile: cfg.Profile, Targets: cfg.Targets, Spans: cfg.Spans, Version: cfg.Version}),

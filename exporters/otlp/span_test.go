@@ -157,3 +157,16 @@ func TestChildrenCarryTimesAndVerdictsButNoTokens(t *testing.T) {
 		t.Errorf("children in ms after the request was sent (-want +got):\n%s", diff)
 	}
 }
+
+func TestSpansCanBeSwitchedOff(t *testing.T) {
+	r := newReceiver(t)
+	b := second(0)
+	b.Phases = []correlate.Phase{request(0)}
+	send(t, r, func(c *otlp.Config) { c.Spans.Enabled = false }, b)
+	if got := spans(r); len(got) != 0 {
+		t.Errorf("%d spans came", len(got))
+	}
+	if len(r.metrics) == 0 {
+		t.Error("no metrics came either")
+	}
+}
