@@ -47,7 +47,7 @@ type Doors struct {
 	Socket  string
 }
 
-// Agent is one node's agent. Make it with New and run it once: an agent that is not run leaves its recording open.
+// Agent is one node's agent. Make it with New and run it once.
 type Agent struct {
 	cfg   Config
 	deps  Deps
@@ -79,6 +79,7 @@ func New(ctx context.Context, cfg Config, deps Deps, log *slog.Logger) (*Agent, 
 	}
 	a := &Agent{cfg: cfg, deps: deps, log: log, clock: clock, started: clock.Now()}
 	a.store = NewStore(correlate.New(engine), cfg.Record.Enabled)
+	a.store.now = clock.Now
 	a.targets = newTargets(cfg.Targets, a.store)
 	if anchor, err := clock.Anchor(); err == nil {
 		a.store.AddAnchor(anchor)
@@ -91,11 +92,6 @@ func New(ctx context.Context, cfg Config, deps Deps, log *slog.Logger) (*Agent, 
 	}
 	if a.ways, err = a.openWays(ctx); err != nil {
 		return nil, err
-	}
-	if cfg.Record.Enabled {
-		if a.recorder, err = a.openRecording(); err != nil {
-			return nil, errors.Join(err, a.ways.shutdown(ctx))
-		}
 	}
 	return a, nil
 }
@@ -116,6 +112,12 @@ func (a *Agent) openRecording() (*recorder, error) {
 // comes any more, so that what is in flight is still told and recorded.
 func (a *Agent) Run(ctx context.Context) error {
 	doors, err := a.listen(ctx)
+	if err == nil && a.cfg.Record.Enabled {
+		// Not before the doors are open: an agent that cannot start leaves no empty recording.
+		if a.recorder, err = a.openRecording(); err != nil {
+			doors.close()
+		}
+	}
 	if err != nil {
 		return errors.Join(err, a.abandon(ctx))
 	}
@@ -141,25 +143,38 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.deps.Ready(doors.addresses(a.cfg.Socket))
 	}
 	errSprings := ended(springs.Wait())
+	a.log.Info("agent stops: what is in flight is still told and recorded")
 	close(measured)
 	errStages := stages.Wait()
 	grace, cancel := context.WithTimeout(late, shutdownGrace)
 	defer cancel()
 	errWays := a.ways.shutdown(grace)
 	stopLate()
-	return errors.Join(errSprings, errStages, errWays, ended(outlets.Wait()))
+	err = errors.Join(errSprings, errStages, errWays, ended(outlets.Wait()))
+	a.sayStopped()
+	return err
+}
+
+// sayStopped says what the agent leaves behind.
+func (a *Agent) sayStopped() {
+	attrs := []any{slog.Duration("ran", a.clock.Now().Sub(a.started).Round(time.Second))}
+	if a.recorder != nil {
+		rows := int64(0)
+		st := a.recorder.writer.Stats()
+		for _, n := range st.Rows {
+			rows += n
+		}
+		attrs = append(attrs, slog.String("recording", a.cfg.RecordDir()), slog.Int64("rows", rows), slog.Uint64("rows_lost", a.recorder.lost.Load()))
+	}
+	a.log.Info("agent stopped", attrs...)
 }
 
 // abandon lets go of what New opened.
 func (a *Agent) abandon(ctx context.Context) error {
-	var err error
 	if a.relay != nil {
 		a.relay.Close()
 	}
-	if a.recorder != nil {
-		err = a.recorder.close()
-	}
-	return errors.Join(err, a.ways.shutdown(ctx))
+	return a.ways.shutdown(ctx)
 }
 
 // ended returns err unless it only says that the end was asked for.
@@ -185,6 +200,7 @@ func (a *Agent) startSprings(ctx context.Context, g *errgroup.Group, d doors) {
 		g.Go(func() error { return a.scrape(ctx, t) })
 	}
 	g.Go(func() error { return a.watchHost(ctx) })
+	g.Go(func() error { return a.watchForeign(ctx) })
 	if d.proxy != nil {
 		g.Go(func() error { return a.relay.Serve(ctx, d.proxy) })
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"github.com/tpotscope/tpotscope/agent/probe/relay"
 	"github.com/tpotscope/tpotscope/agent/scrape"
 	"github.com/tpotscope/tpotscope/correlate"
+	"github.com/tpotscope/tpotscope/correlate/hardware"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/exporters/otlp"
 	"github.com/tpotscope/tpotscope/nvml"
@@ -114,7 +116,7 @@ func (c *Config) Validate() error {
 	return errors.Join(
 		c.validatePlaces(), c.NVML.validate(), c.validateTargets(), c.validateProxy(),
 		atLeast("scrape.interval", c.Scrape.Interval, 100*time.Millisecond),
-		atLeast("scrape.timeout", c.Scrape.Timeout, 10*time.Millisecond),
+		atLeast("scrape.timeout", c.Scrape.Timeout, 10*time.Millisecond), c.validateTimeout(),
 		atLeast("host.interval", c.Host.Interval, 100*time.Millisecond),
 		c.validateLateness(), within("dcgm", c.DCGM.Validate()), c.Metrics.validate(), within("otlp", c.OTLP.Validate()), c.Engine.validate(), c.Record.validate(),
 	)
@@ -124,13 +126,22 @@ func (c *Config) Validate() error {
 func (c *Config) validatePlaces() error {
 	var errs []error
 	if c.Record.Enabled && c.Record.Dir == "" && c.StateDir == "" {
-		errs = append(errs, errors.New("state_dir: missing, though recordings go below it"))
+		errs = append(errs, errors.New("state_dir: missing, though recordings go below it: set it, or TPOTSCOPE_STATE_DIR, XDG_STATE_HOME or HOME"))
 	}
+	errs = append(errs, absolute("state_dir", c.StateDir), absolute("socket", c.Socket), absolute("record.dir", c.Record.Dir))
 	// A longer path does not fit the address of a socket (unix(7), sun_path).
 	if most := 107; len(c.Socket) > most {
 		errs = append(errs, fmt.Errorf("socket: the path has %d bytes, the most that a socket takes is %d", len(c.Socket), most))
 	}
 	return errors.Join(errs...)
+}
+
+// absolute makes sure that a place is the same wherever the agent is started.
+func absolute(key, path string) error {
+	if path != "" && !filepath.IsAbs(path) {
+		return fmt.Errorf("%s: %q is relative: want a path that begins with /", key, path)
+	}
+	return nil
 }
 
 func atLeast(key string, d, least time.Duration) error {
@@ -157,13 +168,31 @@ func (n *NVML) sampling() nvml.Config {
 
 func (n *NVML) validate() error {
 	var err error
+	name, simulated := strings.CutPrefix(n.Source, simPrefix)
 	switch {
-	case n.Source == SourceHelper, n.Source == sourceOff, strings.HasPrefix(n.Source, simPrefix) && len(n.Source) > len(simPrefix):
+	case n.Source == SourceHelper, n.Source == sourceOff:
+	case simulated && name != "":
+		if _, serr := OpenScenario(name); serr != nil {
+			err = fmt.Errorf("nvml.source: %w", serr)
+		}
 	default:
 		err = fmt.Errorf(`nvml.source: %q is not one of "helper", "off", "sim:NAME"`, n.Source)
 	}
-	return errors.Join(err, within("nvml", n.sampling().Validate()))
+	return errors.Join(err, within("nvml", n.validateSampling()))
 }
+
+// validateSampling checks the rates, under the names that they have in a file.
+func (n *NVML) validateSampling() error {
+	if n.Duty > 0 && n.Duty <= maxDuty {
+		return n.sampling().Validate()
+	}
+	sampling := n.sampling()
+	sampling.DutyBudget = maxDuty
+	return errors.Join(append(faults(sampling.Validate()), fmt.Errorf("duty: %v is not a share above 0 and at most %v", n.Duty, maxDuty))...)
+}
+
+// maxDuty is the most of a thread that driver calls may take.
+const maxDuty = 0.5
 
 // What counters may come from beside a simulation.
 const (
@@ -193,11 +222,23 @@ func (c *Config) validateTargets() error {
 		if t.TP < 0 {
 			errs = append(errs, fmt.Errorf("targets[%d].tp: %d is negative", i, t.TP))
 		}
+		errs = append(errs, knownDType(fmt.Sprintf("targets[%d].dtype", i), t.DType), knownDType(fmt.Sprintf("targets[%d].kv_dtype", i), t.KVDType))
 	}
 	if c.Proxy.Target != "" && !names[c.Proxy.Target] {
 		errs = append(errs, fmt.Errorf("proxy.target: there is no target %q", c.Proxy.Target))
 	}
 	return errors.Join(errs...)
+}
+
+// knownDType makes sure that a number format is one whose width is known.
+func knownDType(key, name string) error {
+	if name == "" {
+		return nil
+	}
+	if _, err := hardware.LookupDType(name); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
 }
 
 func checkURL(s string) error {
@@ -225,7 +266,29 @@ func (c *Config) validateProxy() error {
 	case c.Proxy.Listen == "":
 		return errors.New("proxy.listen: missing, though proxy.upstream is set")
 	}
-	return within("proxy", c.Proxy.Validate())
+	err := within("proxy", c.Proxy.Validate())
+	if err == nil && Loops(c.Proxy.Listen, c.Proxy.Upstream) {
+		err = fmt.Errorf("proxy.upstream: %q is the proxy's own address", c.Proxy.Listen)
+	}
+	return err
+}
+
+// Loops reports whether a proxy that listens there would send to itself.
+func Loops(listen, upstream string) bool {
+	host, port, err := net.SplitHostPort(listen)
+	u, uerr := url.Parse(upstream)
+	if err != nil || uerr != nil || port == "0" || port != cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme]) {
+		return false
+	}
+	here, there := net.ParseIP(host), net.ParseIP(u.Hostname())
+	if u.Hostname() == "localhost" {
+		there = net.IPv4(127, 0, 0, 1)
+	}
+	if host == "localhost" {
+		here = net.IPv4(127, 0, 0, 1)
+	}
+	everywhere := host == "" || here != nil && here.IsUnspecified()
+	return host == u.Hostname() || here != nil && here.Equal(there) || everywhere && there != nil && (there.IsLoopback() || there.IsUnspecified())
 }
 
 // within puts a section's name before each of its faults.
@@ -234,13 +297,21 @@ func within(section string, err error) error {
 		return nil
 	}
 	var errs []error
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range joined.Unwrap() {
-			errs = append(errs, fmt.Errorf("%s.%w", section, e))
-		}
-		return errors.Join(errs...)
+	for _, e := range faults(err) {
+		errs = append(errs, fmt.Errorf("%s.%w", section, e))
 	}
-	return fmt.Errorf("%s.%w", section, err)
+	return errors.Join(errs...)
+}
+
+// faults returns the errors that err joins.
+func faults(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	if err == nil {
+		return nil
+	}
+	return []error{err}
 }
 
 func (m *Metrics) validate() error {
@@ -268,6 +339,14 @@ func (e *Correlation) validate() error {
 		errs = append(errs, fmt.Errorf("correlation.warmup_requests: %d is negative", e.Warmup))
 	}
 	return errors.Join(errs...)
+}
+
+// validateTimeout makes sure that a scrape has ended before the next is due.
+func (c *Config) validateTimeout() error {
+	if c.Scrape.Timeout > c.Scrape.Interval {
+		return fmt.Errorf("scrape.timeout: %v is longer than scrape.interval (%v)", c.Scrape.Timeout, c.Scrape.Interval)
+	}
+	return nil
 }
 
 // validateLateness makes sure that a scrape can still find its cell.

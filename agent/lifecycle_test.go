@@ -80,6 +80,11 @@ func TestAWholeAgentTellsRecordsAndLeavesNothing(t *testing.T) {
 	if took := ag.stop(t); took > 4*time.Second {
 		t.Errorf("the end took %v", took)
 	}
+	for _, text := range []string{`msg="agent stops`, `msg="agent stopped" ran=`, "recording=" + cfg.RecordDir() + " rows="} {
+		if n := ag.log.count(text); n != 1 {
+			t.Errorf("the log says %d times %s, want once", n, text)
+		}
+	}
 
 	if spans, some := otlp.received("tpotscope.gpu.dram"); spans != len(played) || !some {
 		t.Errorf("%d spans came for %d requests; metrics: %v", spans, len(played), some)
@@ -276,6 +281,9 @@ func TestATakenPortIsAnErrorAndLeavesNothing(t *testing.T) {
 	if _, err := os.Stat(cfg.Socket); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the socket is there: %v", err)
 	}
+	if _, err := os.Stat(cfg.RecordDir()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an empty recording is left: %v", err)
+	}
 }
 
 func TestASecondAgentOnASocketIsRefused(t *testing.T) {
@@ -319,5 +327,41 @@ func TestADeadSocketIsReplacedAndAnotherFileIsNot(t *testing.T) {
 	}
 	if b, err := os.ReadFile(other.Socket); err != nil || string(b) != "mine" {
 		t.Errorf("the file was touched: %q, %v", b, err)
+	}
+}
+
+// What was not trusted while it was measured is not trusted in a replay either.
+func TestAReplayTrustsWhatWasTrusted(t *testing.T) {
+	t.Parallel()
+	w, live := newWorld(t, small), &kept{}
+	cfg := w.config(t)
+	counters := w.counters(&cfg)
+	src := sourceFunc(func(ctx context.Context, sink timeline.GPUSink) error {
+		time.AfterFunc(500*time.Millisecond, func() {
+			sink.AddCapability(timeline.Capability{Call: timeline.DRAMUtil.String(), State: timeline.StateUntrusted, Detail: "a test"})
+		})
+		return counters.Run(ctx, sink)
+	})
+	ag := start(t, cfg, agent.Deps{Counters: src, Sinks: []exporters.Sink{live}, Simulated: true})
+	w.play(t, "http://"+ag.doors.Proxy)
+	ag.stop(t)
+	reasons := func(cells []correlate.Cell) map[string]int {
+		m := map[string]int{}
+		for i := range cells {
+			m[cells[i].Verdict.Reason]++
+		}
+		return m
+	}
+	r, err := record.OpenReader(cfg.RecordDir())
+	must(t, err)
+	var again []correlate.Cell
+	_, err = replay.Run(t.Context(), r, correlate.DefaultConfig(), func(o *correlate.Output) error {
+		again = append(again, o.Cells...)
+		return nil
+	}, nil)
+	must(t, err)
+	said, replayed := reasons(live.cells)["untrusted counter"], reasons(again)["untrusted counter"]
+	if said < 2 || replayed < said-1 {
+		t.Errorf("live %v, replayed %v", reasons(live.cells), reasons(again))
 	}
 }

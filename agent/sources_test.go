@@ -107,7 +107,10 @@ func TestARecordingThatCannotBeMadeIsAnError(t *testing.T) {
 	cfg := quiet(t)
 	cfg.Record.Dir = filepath.Join(os.DevNull, "run")
 	cfg.OTLP.Disabled, cfg.OTLP.Endpoint.URL = false, "http://127.0.0.1:9"
-	if _, err := agent.New(t.Context(), cfg, agent.Deps{}, discard()); err == nil || !strings.HasPrefix(err.Error(), "open recording: ") {
-		t.Errorf("New() = %v", err)
+	if _, err := tryStart(t, cfg, agent.Deps{}); err == nil || !strings.HasPrefix(err.Error(), "open recording: ") {
+		t.Errorf("the agent starts: %v", err)
+	}
+	if _, err := os.Stat(cfg.Socket); err == nil {
+		t.Error("the socket is there")
 	}
 }

@@ -54,6 +54,8 @@ type Drops struct {
 type Store struct {
 	refs atomic.Uint64
 
+	now func() timeline.Instant // of what carries no instant of its own; nil: zero
+
 	mu      sync.Mutex
 	engine  *correlate.Engine
 	gpus    []timeline.GPU
@@ -62,6 +64,7 @@ type Store struct {
 	queue   pending
 	keep    bool // queue for a recording
 	drops   Drops
+	around  map[int]timeline.Inventory
 	latest  map[int]timeline.Instant // newest window of each GPU; of one without windows, newest reading
 	events  []timeline.Event         // since the last Advance
 	lost    bool
@@ -78,11 +81,14 @@ type capKey struct {
 func NewStore(engine *correlate.Engine, keep bool) *Store {
 	return &Store{
 		engine: engine, keep: keep,
-		caps: map[capKey]timeline.Capability{}, latest: map[int]timeline.Instant{},
+		caps: map[capKey]timeline.Capability{}, latest: map[int]timeline.Instant{}, around: map[int]timeline.Inventory{},
 	}
 }
 
-var _ timeline.GPUSink = (*Store)(nil)
+var (
+	_ timeline.GPUSink       = (*Store)(nil)
+	_ timeline.InventorySink = (*Store)(nil)
+)
 
 // SetGPUs takes the list of GPUs.
 func (s *Store) SetGPUs(gpus []timeline.GPU) {
@@ -112,12 +118,43 @@ func (s *Store) AddSample(sample *timeline.Sample) {
 // hasWindows reports whether a GPU is one that gives windows of activity. The lock is held.
 func (s *Store) hasWindows(gpu int) bool { return gpu >= 0 && gpu < len(s.gpus) && s.gpus[gpu].GPM }
 
-// AddCapability takes the state of one call on one GPU.
+// AddCapability takes the state of one call on one GPU. What changes is recorded, so that a replay trusts what was
+// trusted.
 func (s *Store) AddCapability(c timeline.Capability) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.caps[capKey{c.GPU, c.Call}] = c
+	key := capKey{c.GPU, c.Call}
+	before, told := s.caps[key]
+	s.caps[key] = c
 	s.engine.AddCapability(c)
+	if c.Call == timeline.ForeignProcess {
+		s.engine.SetForeign(c.GPU, c.State == timeline.StateUntrusted)
+	}
+	changed := before.State != c.State
+	if !told {
+		changed = c.State != timeline.StateOK
+	}
+	if s.keep && changed {
+		at := timeline.Instant(0)
+		if s.now != nil {
+			at = s.now()
+		}
+		s.queue.events = push(s.queue.events, c.Event(at), maxPendingOther, &s.drops.Other)
+	}
+}
+
+// AddInventory takes what is on and around a GPU.
+func (s *Store) AddInventory(v timeline.Inventory) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.around[v.GPU] = v
+}
+
+// inventories returns what is on and around each GPU, by the position of the GPU.
+func (s *Store) inventories() map[int]timeline.Inventory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.around)
 }
 
 // AddEvent takes something that happened.

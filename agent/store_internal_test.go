@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tpotscope/tpotscope/agent/scrape"
 	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -222,5 +224,24 @@ func TestValidateNamesEveryFault(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(err)
+	}
+}
+
+// A recording holds which counters were not trusted, and that a stranger was there; what was fine from the start it
+// need not.
+func TestChangesOfTrustAreRecorded(t *testing.T) {
+	s := newStore(true)
+	s.now = func() timeline.Instant { return 42 }
+	s.SetGPUs([]timeline.GPU{{UUID: "GPU-1"}})
+	untrusted := timeline.Capability{Call: "dram_util", State: timeline.StateUntrusted, Detail: "more than can be"}
+	foreign := timeline.Capability{Call: timeline.ForeignProcess, State: timeline.StateUntrusted}
+	fine := timeline.Capability{Call: "dram_util", State: timeline.StateOK}
+	for _, c := range []timeline.Capability{fine, untrusted, untrusted, foreign, fine} {
+		s.AddCapability(c)
+	}
+	got := s.drain(pending{}).events
+	want := []timeline.Event{untrusted.Event(42), foreign.Event(42), fine.Event(42)}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("recorded events (-want +got):\n%s", diff)
 	}
 }

@@ -43,7 +43,7 @@ func (a *Agent) openWays(ctx context.Context) (ways, error) {
 	for _, text := range warnings {
 		a.log.Warn("otlp setting", slog.String("warning", text))
 	}
-	cfg.Spans.Enabled = cfg.TracesEnabled()
+	cfg.Spans.Enabled = cfg.Spans.Enabled && cfg.TracesEnabled()
 	cfg.Version, cfg.Targets = a.cfg.Version, a.cfg.Targets
 	if cfg.Host == "" {
 		if cfg.Host, err = os.Hostname(); err != nil {

@@ -87,7 +87,7 @@ func (c Config) WithVariables(getenv func(string) string) (Config, []string, err
 }
 
 // attributes returns those of the environment below those of the configuration.
-func (env *environment) attributes(stated map[string]string, origins map[string]string) map[string]string {
+func (env *environment) attributes(stated, origins map[string]string) map[string]string {
 	all := env.resource
 	if len(all) > 0 {
 		origins["resource"] = "OTEL_RESOURCE_ATTRIBUTES"

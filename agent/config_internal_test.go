@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestValidateNamesWhatCannotWork(t *testing.T) {
+	for name, tt := range map[string]struct {
+		set  func(*Config)
+		want string // one line of the error; empty: fine
+	}{
+		"the defaults":                {func(*Config) {}, ""},
+		"no place for the state":      {func(c *Config) { c.StateDir = "" }, "state_dir: missing, though recordings go below it: set it, or TPOTSCOPE_STATE_DIR, XDG_STATE_HOME or HOME"},
+		"no place, and none needed":   {func(c *Config) { c.StateDir, c.Record.Enabled = "", false }, ""},
+		"a relative state directory":  {func(c *Config) { c.StateDir = "state" }, `state_dir: "state" is relative: want a path that begins with /`},
+		"a relative socket":           {func(c *Config) { c.Socket = "agent.sock" }, `socket: "agent.sock" is relative: want a path that begins with /`},
+		"a scrape that overlaps":      {func(c *Config) { c.Scrape.Timeout = 2 * time.Second }, "scrape.timeout: 2s is longer than scrape.interval (1s)"},
+		"a format nobody knows":       {func(c *Config) { c.Targets = []Target{{Name: "a", EngineURL: "http://h:1", DType: "bf61"}} }, `targets[0].dtype: unknown dtype "bf61" (nearest: bf16`},
+		"a cache format nobody knows": {func(c *Config) { c.Targets = []Target{{Name: "a", EngineURL: "http://h:1", KVDType: "zz"}} }, `targets[0].kv_dtype: unknown dtype "zz"`},
+		"a scenario that is shipped":  {func(c *Config) { c.NVML.Source = "sim:memory_bound" }, ""},
+		"a scenario nobody has":       {func(c *Config) { c.NVML.Source = "sim:memory_bond" }, `nvml.source: open scenario: there is no file "memory_bond"`},
+		"a duty above all":            {func(c *Config) { c.NVML.Duty = 0.9 }, "nvml.duty: 0.9 is not a share above 0 and at most 0.5"},
+		"a period too long":           {func(c *Config) { c.NVML.Period = time.Second }, "nvml.period 1s: want 100ms to 250ms"},
+		"a proxy in front of itself": {func(c *Config) {
+			c.Proxy.Listen, c.Proxy.Upstream = "127.0.0.1:8001", "http://localhost:8001"
+		}, `proxy.upstream: "127.0.0.1:8001" is the proxy's own address`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := DefaultConfig()
+			c.StateDir, c.Socket = "/state", "/run/agent.sock"
+			tt.set(&c)
+			err := c.Validate()
+			switch {
+			case tt.want == "" && err != nil:
+				t.Errorf("Validate() = %v", err)
+			case tt.want != "" && (err == nil || !strings.HasPrefix(err.Error(), tt.want) || strings.Count(err.Error(), "\n") > 0):
+				t.Errorf("Validate() = %v, want %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestLoops(t *testing.T) {
+	for _, tt := range []struct {
+		listen, upstream string
+		want             bool
+	}{
+		{"127.0.0.1:8001", "http://127.0.0.1:8001/v1", true},
+		{"0.0.0.0:8001", "http://127.0.0.1:8001", true},
+		{":8001", "http://localhost:8001", true},
+		{"[::]:80", "http://[::1]", true},
+		{"127.0.0.1:8001", "http://127.0.0.1:8000", false},
+		{"0.0.0.0:8001", "http://10.0.0.7:8001", false},
+		{"127.0.0.1:0", "http://127.0.0.1:0", false},
+		{"engine:8001", "http://engine:8001", true},
+	} {
+		if got := Loops(tt.listen, tt.upstream); got != tt.want {
+			t.Errorf("Loops(%s, %s) = %v", tt.listen, tt.upstream, got)
+		}
+	}
+}
