@@ -98,7 +98,7 @@ type Phase struct {
 	Grade       timeline.Grade
 	ThrottledS  float64
 	Overlays    []timeline.Overlay // that held for a tenth of the decode or more
-	DRAMBytes   timeline.Measure // moved by the whole target during the decode, shared with the rest of the batch
+	DRAMBytes   timeline.Measure   // moved by the whole target during the decode, shared with the rest of the batch
 	Warmup      bool
 	ClockBoundS float64
 }

@@ -93,7 +93,7 @@ type Metric struct {
 	Kind    Kind
 	Scope   Scope
 	Profile Profile                // the smallest profile that holds it
-	Level   timeline.EvidenceLevel // the weakest evidence it can rest on
+	Level   timeline.EvidenceLevel // the weakest evidence that it rests on, of those that can be had
 	Labels  []string               // keys in OpenTelemetry spelling
 	Values  []string               // every value of the last label, if the list is closed: all are present from the start
 	Help    string

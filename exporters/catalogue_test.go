@@ -71,8 +71,11 @@ func TestMarkdownHasARowForEachMetric(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := strings.Split(strings.TrimSpace(b.String()), "\n")
-	if got, want := len(rows), int(exporters.NumMetrics)+2; got != want {
-		t.Fatalf("%d rows, want %d", got, want)
+	if got, want := len(rows), int(exporters.NumMetrics)+4; got != want {
+		t.Fatalf("%d rows, want %d with what stands above and below the table", got, want)
+	}
+	if note := rows[len(rows)-1]; rows[len(rows)-2] != "" || !strings.Contains(note, "native") {
+		t.Errorf("no note on native histograms below the table: %q", note)
 	}
 	for i, m := range exporters.Catalogue() {
 		row := rows[i+2]

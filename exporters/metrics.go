@@ -248,20 +248,20 @@ var catalogue = [NumMetrics]Metric{
 		Help: "Tokens: output the engine generated, prompt it processed, output the probe observed. Kinds overlap: do not add them.",
 	},
 	Requests: {
-		Name: "tpotscope.requests", Prom: "tpotscope_requests_total", Unit: "{request}", Kind: Counter, Scope: OfTarget, Profile: Standard, Level: timeline.L1,
+		Name: "tpotscope.requests", Prom: "tpotscope_requests_total", Unit: "{request}", Kind: Counter, Scope: OfTarget, Profile: Standard, Level: timeline.L3,
 		Labels: with(targetLabels, "status"), Values: statuses(),
 		Help: "Requests that ended, by how. Warm-up is counted.",
 	},
 	TPOT: {
-		Name: "tpotscope.tpot", Prom: "tpotscope_tpot_seconds", Unit: "s", Kind: Histogram, Scope: OfTarget, Level: timeline.L1, Labels: targetLabels,
+		Name: "tpotscope.tpot", Prom: "tpotscope_tpot_seconds", Unit: "s", Kind: Histogram, Scope: OfTarget, Level: timeline.L3, Labels: targetLabels,
 		Help: "Time per output token, one value a request. Failed, cancelled and warm-up requests are left out.",
 	},
 	TTFT: {
-		Name: "tpotscope.ttft", Prom: "tpotscope_ttft_seconds", Unit: "s", Kind: Histogram, Scope: OfTarget, Level: timeline.L1, Labels: targetLabels,
+		Name: "tpotscope.ttft", Prom: "tpotscope_ttft_seconds", Unit: "s", Kind: Histogram, Scope: OfTarget, Level: timeline.L3, Labels: targetLabels,
 		Help: "Time to the first token, one value a request. Failed, cancelled and warm-up requests are left out.",
 	},
 	ITL: {
-		Name: "tpotscope.itl", Prom: "tpotscope_itl_seconds", Unit: "s", Kind: Histogram, Scope: OfTarget, Profile: Standard, Level: timeline.L2, Labels: targetLabels,
+		Name: "tpotscope.itl", Prom: "tpotscope_itl_seconds", Unit: "s", Kind: Histogram, Scope: OfTarget, Profile: Standard, Level: timeline.L3, Labels: targetLabels,
 		Help: "Gap of each token after the first event, only of streams that count tokens event by event. Not TPOT: one value a token.",
 	},
 	WindowTPOT: {
@@ -281,13 +281,13 @@ var catalogue = [NumMetrics]Metric{
 		Help: "Fraction of the KV cache in use.",
 	},
 	Coverage: {
-		Name: "tpotscope.traffic.coverage", Prom: "tpotscope_traffic_coverage_ratio", Unit: "1", Kind: Gauge, Scope: OfTarget, Profile: Standard, Level: timeline.L1, Labels: targetLabels,
+		Name: "tpotscope.traffic.coverage", Prom: "tpotscope_traffic_coverage_ratio", Unit: "1", Kind: Gauge, Scope: OfTarget, Profile: Standard, Level: timeline.L3, Labels: targetLabels,
 		Help: "Output tokens the probe observed over those the engine generated. Absent where the engine does not count.",
 	},
 	TargetInfo: {
 		Name: "tpotscope.target.info", Prom: "tpotscope_target_info", Unit: "", Kind: Info, Scope: OfTarget, Profile: Standard,
-		Labels: with(targetLabels, "model", "dtype", "evidence"),
-		Help:   "What the target serves, and the evidence level of its newest cell.",
+		Labels: with(targetLabels, "model", "dtype", "evidence", "simulated"),
+		Help:   "What the target serves, the evidence level of its newest cell, and whether a simulation stands behind it. Join on target.",
 	},
 	DecodeShare: {
 		Name: "tpotscope.decode.share", Prom: "tpotscope_decode_share_seconds_total", Unit: "s", Kind: Counter, Scope: OfTarget, Profile: Full,
@@ -319,11 +319,11 @@ var catalogue = [NumMetrics]Metric{
 		Help: "The engine's own mean inter-token latency over the newest cell.",
 	},
 	ICL: {
-		Name: "tpotscope.icl", Prom: "tpotscope_icl_seconds", Unit: "s", Kind: Histogram, Scope: OfTarget, Profile: Full, Level: timeline.L2, Labels: targetLabels,
+		Name: "tpotscope.icl", Prom: "tpotscope_icl_seconds", Unit: "s", Kind: Histogram, Scope: OfTarget, Profile: Full, Level: timeline.L3, Labels: targetLabels,
 		Help: "Gap of each token-bearing event after the first. A chunk is not a token.",
 	},
 	StallTime: {
-		Name: "tpotscope.stalls", Prom: "tpotscope_stalls_seconds_total", Unit: "s", Kind: Counter, Scope: OfTarget, Profile: Full, Level: timeline.L2, Labels: targetLabels,
+		Name: "tpotscope.stalls", Prom: "tpotscope_stalls_seconds_total", Unit: "s", Kind: Counter, Scope: OfTarget, Profile: Full, Level: timeline.L3, Labels: targetLabels,
 		Help: "Stream-seconds inside gaps that stand out from their own request.",
 	},
 

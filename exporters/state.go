@@ -242,8 +242,17 @@ func (s *State) AppendTarget(dst []Series, name string) []Series {
 	if i := slices.IndexFunc(s.cfg.Targets, func(t timeline.Target) bool { return t.Name == name }); i >= 0 {
 		t = s.cfg.Targets[i]
 	}
-	labels := append(slices.Clone(g.labels), t.Model, t.DType, g.evidence.String())
+	labels := append(slices.Clone(g.labels), t.Model, t.DType, g.evidence.String(), strconv.FormatBool(s.simulated(targetName(name))))
 	return append(dst, Series{ID: TargetInfo, Labels: labels, Value: 1})
+}
+
+// simulated reports whether a simulation stands behind a target: behind one of its GPUs, or behind any where none is
+// known to be its own.
+func (s *State) simulated(target string) bool {
+	own := s.GPUsOf(target)
+	return slices.ContainsFunc(s.gpus, func(d timeline.GPU) bool {
+		return d.Simulated && (len(own) == 0 || slices.Contains(own, d.UUID))
+	})
 }
 
 // AppendAgent appends the agent's own series.

@@ -97,7 +97,7 @@ func TestWhatIntegratesGrowsByCells(t *testing.T) {
 		"tpotscope_batch{llama}":                                          8,
 		"tpotscope_kv_cache_usage_ratio{llama}":                           absent,
 		"tpotscope_dram_bytes_total{llama}":                               absent,
-		"tpotscope_target_info{llama,,,L0}":                               1,
+		"tpotscope_target_info{llama,,,L0,false}":                               1,
 		"tpotscope_requests_total{llama,ok}":                              0,
 	})
 }
@@ -184,7 +184,7 @@ func TestATargetThatStoppedKeepsItsCountersOnly(t *testing.T) {
 	s.AddCell(&old)
 	s.AddCell(&young)
 	check(t, s, map[string]float64{
-		"tpotscope_tokens_total{old,output}": 100, "tpotscope_batch{old}": absent, "tpotscope_target_info{old,,,L0}": absent,
+		"tpotscope_tokens_total{old,output}": 100, "tpotscope_batch{old}": absent, "tpotscope_target_info{old,,,L0,false}": absent,
 		"tpotscope_gpu_dram_bytes_total{GPU-a,old}": absent, "tpotscope_batch{young}": 8,
 	})
 }
@@ -351,5 +351,27 @@ func TestNoSeriesStandsTwice(t *testing.T) {
 	}
 	if series := s.Append(nil); len(series) != len(values(s)) {
 		t.Errorf("%d series have %d names", len(series), len(values(s)))
+	}
+}
+
+func TestATargetOfASimulationSaysSo(t *testing.T) {
+	s := exporters.NewState(exporters.StateConfig{Profile: exporters.Standard})
+	device, model := cell(1, "llama", "GPU-1", timeline.Memory), cell(1, "model", "GPU-2", timeline.Memory)
+	bare := cell(1, "bare", "", timeline.Memory)
+	bare.PerGPU = nil // no GPU is known to be its own
+	gpus := []timeline.GPU{{UUID: "GPU-1"}, {UUID: "GPU-2", Simulated: true}}
+	if err := s.Consume(&exporters.Batch{GPUs: gpus, Cells: []correlate.Cell{device, model, bare}}); err != nil {
+		t.Fatal(err)
+	}
+	check(t, s, map[string]float64{
+		"tpotscope_target_info{llama,,,L0,false}": 1, "tpotscope_target_info{model,,,L0,true}": 1, "tpotscope_target_info{bare,,,L0,true}": 1,
+	})
+}
+
+func TestLevelsAreThoseThatCanBeHad(t *testing.T) {
+	for _, m := range exporters.Catalogue() {
+		if m.Level != timeline.L0 && m.Level != timeline.L3 {
+			t.Errorf("%s is said to come from %s, which nothing gives", m.Name, m.Level)
+		}
 	}
 }

@@ -3,7 +3,9 @@ package summary
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate"
@@ -50,6 +52,9 @@ type Builder struct {
 	events map[timeline.EventKind]int
 	span   timeline.Span    // of all that was taken in
 	start  timeline.Instant // of the warm-up
+	all    timeline.Span    // of all that came in, also outside of what the report is about
+	named  map[string]bool  // targets that came in, likewise
+	faults []string
 }
 
 // New returns a builder that has seen nothing.
@@ -57,7 +62,7 @@ func New(c Config) *Builder {
 	if c.Exact <= 0 {
 		c.Exact = stats.DefaultExact
 	}
-	return &Builder{cfg: c, pool: newPool(c.Exact), cells: newCells(), events: map[timeline.EventKind]int{}, start: c.Since}
+	return &Builder{cfg: c, pool: newPool(c.Exact), cells: newCells(), events: map[timeline.EventKind]int{}, named: map[string]bool{}, start: c.Since}
 }
 
 // SetGPUs tells which GPUs the positions in cells refer to.
@@ -65,11 +70,16 @@ func (b *Builder) SetGPUs(gpus []timeline.GPU) { b.gpus = slices.Clone(gpus) }
 
 // AddCell takes one cell, if its middle lies in the span that the report is about.
 func (b *Builder) AddCell(c *correlate.Cell) {
+	over := dataOf(c)
+	b.named[c.Target], b.all = true, b.all.Union(over)
 	if !b.wants(c.Target, c.Span.Mid()) {
 		return
 	}
-	b.saw(c.Span)
-	b.cells.add(c, b.warm(c.Span.Start))
+	b.saw(over)
+	if m := c.Matched; (b.cfg.Since == 0 || m.Over.Start >= b.cfg.Since) && (b.cfg.Until == 0 || m.Over.End <= b.cfg.Until) {
+		b.cells.matched.add(m)
+	}
+	b.cells.add(c, b.warm(over.Start))
 }
 
 // AddPhase takes one finished request, if the middle of its decode lies in the span that the report is about; a
@@ -79,6 +89,10 @@ func (b *Builder) AddPhase(p *correlate.Phase) {
 	at := p.Request.Decode()
 	if at.Empty() || at.Start.IsZero() {
 		at = over
+	}
+	b.named[p.Request.Target] = true
+	if !over.Start.IsZero() {
+		b.all = b.all.Union(over)
 	}
 	if !b.wants(p.Request.Target, at.Mid()) {
 		return
@@ -101,6 +115,9 @@ func (b *Builder) AddEvent(e *timeline.Event) {
 		b.events[e.Kind]++
 	}
 }
+
+// AddFault takes what is wrong with a file of the recording: what it lost is in no figure.
+func (b *Builder) AddFault(text string) { b.faults = append(b.faults, text) }
 
 // wants reports whether something of that target at that instant belongs to the report.
 func (b *Builder) wants(target string, at timeline.Instant) bool {
@@ -139,12 +156,14 @@ func (b *Builder) Report() *Report {
 		// A recording of a handful of requests is nearly all warm-up; better those than nothing, and said.
 		p = newPool(b.cfg.Exact)
 		for i := range b.first {
-			p.add(&b.first[i], false)
+			p.add(&b.first[i], b.warm(b.first[i].Request.Sent)) // what was asked for is done
 		}
-		rule = "none left out: too few requests"
+		if rule = "none left out: too few requests"; b.cfg.Warmup > 0 {
+			rule = fmt.Sprintf("what was sent in the first %v alone: too few requests", b.cfg.Warmup)
+		}
 	}
 	r := &Report{
-		Schema: Schema, Span: b.wall(), Targets: b.cells.names(), Evidence: b.evidence(p),
+		Schema: Schema, Span: b.wall(), Targets: b.targets(), Evidence: b.evidence(p), Faults: slices.Clone(b.faults),
 		Requests: p.counts, GPUs: b.cells.gpuList(b.gpus), Groups: p.groupList(),
 	}
 	r.Requests.WarmupRule = rule
@@ -154,8 +173,16 @@ func (b *Builder) Report() *Report {
 	r.EngineTPOT = b.cells.engineTPOT()
 	r.Tokens = b.cells.tokens(p, b.span)
 	r.Decode = b.cells.decode(r.TrafficCoverage, b.span.Start)
+	if r.Empty = b.empty(r, p); r.Empty != "" && r.Decode.DecodeS <= 0 {
+		r.Decode = noDecode(r.Empty)
+	}
 	r.Warnings = b.warnings(r, p)
 	return r
+}
+
+// targets returns the names of the targets, without that of one that has none.
+func (b *Builder) targets() []string {
+	return slices.DeleteFunc(b.cells.names(), func(name string) bool { return name == "" })
 }
 
 // rule states what is left out as warm-up.
@@ -178,3 +205,77 @@ func (b *Builder) wall() Span {
 
 // evidence is the highest level that any cell or request stands on.
 func (b *Builder) evidence(p *pool) timeline.EvidenceLevel { return max(b.cells.level, p.level) }
+
+// empty says why the report has nothing to say, or nothing where it has.
+func (b *Builder) empty(r *Report, p *pool) string {
+	d := &b.cells.d
+	c := &p.counts
+	switch {
+	case len(b.named) == 0:
+		return "the recording holds no readings"
+	case b.cfg.Target != "" && !b.named[b.cfg.Target]:
+		return b.noTarget()
+	case b.cells.count == 0 && c.Total == 0:
+		return "nothing lies in the span that was asked for: " + b.extent()
+	case b.cfg.Warmup > 0 && d.seconds <= 0 && p.usable() == 0 && c.Warmup == c.Total && (c.Total > 0 || b.cells.warmed > 0):
+		return fmt.Sprintf("the warm-up of %v left nothing of %s", b.cfg.Warmup, length(b.span.Duration()))
+	case c.Total > 0:
+		return ""
+	case d.seconds <= 0:
+		return "nothing decoded: " + b.cells.readings()
+	case d.gpuWindows == 0 && d.windows == 0 && !r.EngineTPOT.OK():
+		return fmt.Sprintf("of %s of decode neither counters nor requests were read", length(seconds(d.seconds)))
+	}
+	return ""
+}
+
+// noTarget names the targets that there are.
+func (b *Builder) noTarget() string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(b.named)) {
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return fmt.Sprintf("no target %s: the recording names none", b.cfg.Target)
+	}
+	return fmt.Sprintf("no target %s: there is %s", b.cfg.Target, strings.Join(names, ", "))
+}
+
+// extent says from when to when the recording runs.
+func (b *Builder) extent() string {
+	long := length(b.all.Duration())
+	if b.cfg.Anchor == (timeline.Anchor{}) {
+		return "the recording is " + long + " long"
+	}
+	from, to := b.cfg.Anchor.Time(b.all.Start), b.cfg.Anchor.Time(b.all.End)
+	const layout = "2006-01-02 15:04:05"
+	return fmt.Sprintf("the recording runs from %s to %s UTC, %s", from.Format(layout), to.Format(layout), long)
+}
+
+// readings says for how long what was read.
+func (cs *cells) readings() string {
+	var counted, scraped float64
+	for _, t := range cs.byTarget {
+		counted, scraped = max(counted, t.counted), max(scraped, t.scraped)
+	}
+	out := "no counters were read"
+	if counted > 0 {
+		out = "counters were read for " + length(seconds(counted))
+	}
+	if scraped <= 0 {
+		return out + ", and no engine told of work"
+	}
+	return out + ", and the engine told of no work for " + length(seconds(scraped))
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// length writes how long something took.
+func length(d time.Duration) string {
+	if d >= 10*time.Second {
+		return d.Round(time.Second).String()
+	}
+	return d.Round(100 * time.Millisecond).String()
+}

@@ -27,20 +27,24 @@ type cells struct {
 	level    timeline.EvidenceLevel
 	engine   stats.WeightedMean // engine TPOT, by output tokens
 	d        decodeSums
+	read     map[string]bool // GPUs that any cell speaks of
+	matched  matched
 	count    int
-	probed   bool // some cell had a request or token of the probe
+	warmed   float64 // s of decode in the warm-up
+	probed   bool    // some cell had a request or token of the probe
 }
 
 // targetCells is one target's part.
 type targetCells struct {
-	seconds                 float64
-	probe                   float64 // output tokens that came to clients
-	engine, engineS         float64 // output tokens by the engine, and the seconds in which it told
-	prompt, promptS         float64
-	coveredProbe, coveredBy float64 // output tokens by either, where both told
-	timed                   []verdict.Timed
-	stride, skip            int
-	stretches               stretches
+	seconds         float64
+	probe           float64 // output tokens that came to clients
+	engine, engineS float64 // output tokens by the engine, and the seconds in which it told
+	prompt, promptS float64
+	counted         float64 // s in which counters were read
+	scraped         float64 // s in which the engine told anything
+	timed           []verdict.Timed
+	stride, skip    int
+	stretches       stretches
 }
 
 // decodeSums is over the cells in which something decoded.
@@ -88,7 +92,7 @@ func number(v float64) timeline.Measure {
 
 func newCells() *cells {
 	return &cells{
-		byTarget: map[string]*targetCells{}, byGPU: map[string]*gpuSums{},
+		byTarget: map[string]*targetCells{}, byGPU: map[string]*gpuSums{}, read: map[string]bool{},
 		d: decodeSums{byLabel: map[timeline.Label]float64{}, byOverlay: map[timeline.Overlay]float64{}},
 	}
 }
@@ -102,18 +106,22 @@ func (cs *cells) add(c *correlate.Cell, warm bool) {
 		t = &targetCells{stride: 1}
 		cs.byTarget[c.Target] = t
 	}
-	sec := c.Span.Duration().Seconds()
+	over := dataOf(c)
+	sec := over.Duration().Seconds()
 	t.seconds += sec
+	cs.noteReadings(c, t, sec)
 	t.probe += c.Tokens
 	cs.probed = cs.probed || c.Tokens > 0 || c.Active > 0
 	if c.OutputTokens.OK() {
 		t.engine, t.engineS = t.engine+c.OutputTokens.Value, t.engineS+sec
-		t.coveredProbe, t.coveredBy = t.coveredProbe+c.Tokens, t.coveredBy+c.OutputTokens.Value
 	}
 	if c.PromptTokens.OK() {
 		t.prompt, t.promptS = t.prompt+c.PromptTokens.Value, t.promptS+sec
 	}
 	if warm {
+		if c.Decode {
+			cs.warmed += sec
+		}
 		return
 	}
 	if c.EngineTPOT.OK() && c.OutputTokens.OK() {
@@ -123,11 +131,37 @@ func (cs *cells) add(c *correlate.Cell, warm bool) {
 		return
 	}
 	t.keep(c)
-	t.stretches = t.stretches.with(labelOf(&c.Verdict), c.Span)
+	t.stretches = t.stretches.with(labelOf(&c.Verdict), over)
 	cs.d.add(c, sec)
 	for i := range c.PerGPU {
 		cs.gpu(&c.PerGPU[i])
 	}
+}
+
+// noteReadings takes note of what was read at all.
+func (cs *cells) noteReadings(c *correlate.Cell, t *targetCells, sec float64) {
+	some := func(all *[timeline.NumCounters]correlate.Mean) bool {
+		return slices.ContainsFunc(all[:], func(m correlate.Mean) bool { return m.OK() })
+	}
+	if some(&c.Counters) {
+		t.counted += sec
+	}
+	if c.Waiting.OK() || c.Batch.OK() || c.OutputTokens.OK() || c.PromptTokens.OK() {
+		t.scraped += sec
+	}
+	for i := range c.PerGPU {
+		if g := &c.PerGPU[i]; !cs.read[g.UUID] && some(&g.Counters) {
+			cs.read[g.UUID] = true
+		}
+	}
+}
+
+// dataOf returns the part of a cell that holds readings; all of it where the cell does not tell.
+func dataOf(c *correlate.Cell) timeline.Span {
+	if c.Data.Empty() {
+		return c.Span
+	}
+	return c.Data
 }
 
 // keep puts the cell's verdict into the target's bounded sample.
@@ -188,12 +222,11 @@ func labelOf(v *verdict.Verdict) timeline.Label {
 	return v.Label
 }
 
-// addBytes takes the cell's DRAM traffic. Measured traffic per token or step counts only where the tokens are those of
-// all traffic: where the probe saw it, or where the engine alone was asked.
+// addBytes takes the cell's DRAM traffic. What is measured per token or step is withheld by the coverage of the whole
+// report, not by that of cells: at its ends and where little is generated a cell does not know its own.
 func (d *decodeSums) addBytes(c *correlate.Cell) {
 	steps, guessed := stepsOf(c)
-	all := c.OutputTokens.OK() && (c.Coverage.OK() && c.Coverage.Value >= fullCoverage || c.Tokens == 0 && c.Active == 0)
-	if c.DRAMBytes.OK() && all {
+	if c.DRAMBytes.OK() && c.OutputTokens.OK() {
 		if c.OutputTokens.Value > 0 {
 			d.perToken.add(c.DRAMBytes.Value, c.OutputTokens.Value)
 		}
@@ -231,20 +264,47 @@ func stepsOf(c *correlate.Cell) (steps float64, guessed bool) {
 // names returns the targets in the order of their names.
 func (cs *cells) names() []string { return slices.Sorted(maps.Keys(cs.byTarget)) }
 
+// matched is what the probe and the engine counted between the same scrapes, and how that scattered from cell to cell.
+type matched struct {
+	correlate.Matched
+	cells      float64
+	pp, pe, ee float64 // sums of squares and products
+}
+
+func (m *matched) add(o correlate.Matched) {
+	if o.Intervals == 0 {
+		return
+	}
+	m.Add(o)
+	m.cells++
+	m.pp, m.pe, m.ee = m.pp+o.Probe*o.Probe, m.pe+o.Probe*o.Engine, m.ee+o.Engine*o.Engine
+}
+
+// tooMany reports whether the probe clearly counted more than the engine: over the limit by more than what may be on its
+// way, and by two standard errors of the ratio (Cochran, Sampling Techniques, chapter 6). Engines that count a request's
+// tokens at its end scatter too much for that.
+func (m *matched) tooMany() bool {
+	if m.cells < 3 || m.Engine <= 0 || m.Probe <= overCoverage*m.Engine+m.Slack {
+		return false
+	}
+	r := m.Probe / m.Engine
+	scatter := max(0, m.pp-2*r*m.pe+r*r*m.ee) * m.cells / (m.cells - 1)
+	return r-2*math.Sqrt(scatter)/m.Engine > overCoverage
+}
+
+// overCoverage is the part of the engine's output tokens beyond which the probe cannot have seen them.
+const overCoverage = 1.05
+
 // coverage returns the probe's part of the engine's output tokens.
 func (cs *cells) coverage(p *pool) timeline.Measure {
-	var probe, engine float64
-	for _, name := range cs.names() {
-		t := cs.byTarget[name]
-		probe, engine = probe+t.coveredProbe, engine+t.coveredBy
-	}
+	told := slices.ContainsFunc(cs.names(), func(name string) bool { return cs.byTarget[name].engineS > 0 })
 	switch {
-	case engine <= 0:
+	case !told && cs.matched.Intervals == 0:
 		return timeline.Absent("the engine's output tokens are not counted")
 	case !cs.probed && p.counts.Total == 0:
 		return timeline.Absent(noProbe)
 	}
-	return number(probe / engine)
+	return cs.matched.Coverage()
 }
 
 // noProbe says that the engine alone was asked, so that no part of the traffic is missing.
@@ -257,6 +317,9 @@ func (cs *cells) engineTPOT() timeline.Measure {
 	}
 	return timeline.Absent("the engine tells no inter-token latency")
 }
+
+// nobody says why there are no output tokens.
+const nobody = "neither the engine nor a probe counts them"
 
 // told is the part of the time in which an engine must have told for its counts to stand for the whole span.
 const told = 0.9
@@ -276,9 +339,13 @@ func (cs *cells) tokens(p *pool, over timeline.Span) Tokens {
 		}
 		prompt += t.prompt
 	}
-	out := Tokens{Output: number(engine), PerSecond: number(rate), Source: "engine"}
-	if !byEngine {
-		out = Tokens{Output: number(probe), PerSecond: timeline.Absent("the span is empty"), Source: "probe"}
+	out := Tokens{Output: number(math.Round(engine)), PerSecond: number(rate), Source: "engine"}
+	switch {
+	case byEngine, engine > 0 && !cs.probed && p.counts.Total == 0: // with no probe the engine's is the only word
+	case !cs.probed && p.counts.Total == 0:
+		out = Tokens{Output: timeline.Absent(nobody), PerSecond: timeline.Absent(nobody)}
+	default:
+		out = Tokens{Output: number(math.Round(probe)), PerSecond: timeline.Absent("the span is empty"), Source: "probe"}
 		if s := over.Duration().Seconds(); s > 0 {
 			out.PerSecond = number(probe / s)
 		}
@@ -288,8 +355,10 @@ func (cs *cells) tokens(p *pool, over timeline.Span) Tokens {
 	}
 	switch {
 	case byPrompt:
-		out.Prompt = number(prompt)
-	case p.counts.Total > 0 && p.promptUnknown == 0:
+		out.Prompt = number(math.Round(prompt))
+	case p.counts.Total == 0:
+		out.Prompt = timeline.Absent("the engine does not tell, and no request was seen")
+	case p.promptUnknown == 0:
 		out.Prompt = timeline.Known(p.prompt)
 	default:
 		out.Prompt = timeline.Absent(fmt.Sprintf("not told by the engine, nor by %d of %d requests", p.promptUnknown, p.counts.Total))

@@ -12,7 +12,7 @@ import (
 )
 
 // overlayPart of the decoding time is what a circumstance must hold to be named in a report.
-const overlayPart = 0.05
+const overlayPart = 0.10
 
 // decode returns what bounded decode, in a report whose span starts at start.
 func (cs *cells) decode(coverage timeline.Measure, start timeline.Instant) Decode {
@@ -24,10 +24,17 @@ func (cs *cells) decode(coverage timeline.Measure, start timeline.Instant) Decod
 	for _, name := range cs.names() {
 		timed = append(timed, cs.byTarget[name].timed...)
 	}
+	unseen := ""
+	if coverage.OK() || coverage.Why != noProbe {
+		unseen = verdict.Unseen(coverage)
+	}
+	for i := range timed { // what a cell knows of the traffic gives way to what the report does
+		timed[i].Verdict = timed[i].Verdict.Seen(unseen)
+	}
 	v := verdict.Run(timed)
 	out := Decode{
-		Bound: v.Label, Reason: v.Reason, Confidence: v.Confidence, HeldDown: v.Caps,
-		Mixture: d.mixture(), Overlays: d.overlays(),
+		Bound: v.Label, Reason: v.Reason, Confidence: v.Confidence, HeldDown: heldDown(&v, timed, start),
+		Mixture: d.mixture(), Overlays: d.overlays(), Beside: d.beside(),
 		Windows: d.windows, DecodeS: d.seconds, CoveredS: d.covered,
 		ResolutionS: timeline.Absent("no counter window lies in the decode"),
 		DRAM:        d.counter(timeline.DRAMUtil), SM: d.counter(timeline.SMUtil), Tensor: d.counter(timeline.TensorUtil),
@@ -79,11 +86,22 @@ func (d *decodeSums) mixture() []correlate.Part {
 // overlays returns the circumstances that held for more than a blip.
 func (d *decodeSums) overlays() []timeline.Overlay {
 	var out []timeline.Overlay
+	for _, p := range d.beside() {
+		if p.Share >= overlayPart {
+			out = append(out, p.Overlay)
+		}
+	}
+	return out
+}
+
+// beside returns all circumstances with their part of the decoding time.
+func (d *decodeSums) beside() []OverlayPart {
+	var out []OverlayPart
 	for _, o := range []timeline.Overlay{
 		timeline.Throttled, timeline.PrefillInterference, timeline.Preempted, timeline.NoisyNeighbour, timeline.CommOrStraggler,
 	} {
-		if d.byOverlay[o] >= overlayPart*d.seconds {
-			out = append(out, o)
+		if s := d.byOverlay[o]; s > 0 {
+			out = append(out, OverlayPart{o, s / d.seconds})
 		}
 	}
 	return out

@@ -37,13 +37,17 @@ func (cs *cells) gpu(g *correlate.GPUCell) {
 	s.covered += g.CoveredS
 }
 
-// gpuList returns the known GPUs in their order, and after them those that only cells name.
+// gpuList returns the known GPUs in their order, and after them those that only cells name. A recording knows all GPUs
+// that ever were: of those, where cells speak of any, the ones of which no cell does are left out.
 func (cs *cells) gpuList(known []timeline.GPU) []GPU {
 	out := make([]GPU, 0, len(known))
 	listed := map[string]bool{}
 	for i := range known {
 		g := &known[i]
 		listed[g.UUID] = true
+		if len(cs.read) > 0 && !cs.read[g.UUID] {
+			continue
+		}
 		out = append(out, cs.gpuOf(GPU{UUID: g.UUID, Name: g.Name, Index: g.Index, Simulated: g.Simulated}))
 	}
 	for _, uuid := range slices.Sorted(maps.Keys(cs.byGPU)) {

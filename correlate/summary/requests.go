@@ -121,6 +121,9 @@ func (p *pool) count(r *timeline.Request, warm bool) {
 		c.Cancelled++
 	case timeline.StatusUnfinished:
 		c.Unfinished++
+		if r.Done.IsZero() {
+			c.EndUnknown++
+		}
 	default:
 		c.Failed++
 	}
@@ -171,6 +174,10 @@ func (p *pool) alike() time.Duration {
 func (p *pool) fill(r *Report) {
 	none := "no request"
 	switch {
+	case p.counts.EndUnknown > 0 && p.counts.EndUnknown == p.counts.Total:
+		none = fmt.Sprintf("the ends of %d requests are not recorded", p.counts.Total)
+	case p.counts.EndUnknown > 0 && p.counts.OK == 0:
+		none = fmt.Sprintf("none of %d requests went well, and the ends of %d are not recorded", p.counts.Total, p.counts.EndUnknown)
 	case p.counts.Total > 0 && p.counts.OK == 0:
 		none = fmt.Sprintf("none of %d requests went well", p.counts.Total)
 	case p.counts.OK > 0 && p.usable() == 0:

@@ -25,6 +25,8 @@ type Report struct {
 	Evidence        timeline.EvidenceLevel `json:"evidence"`
 	TrafficCoverage timeline.Measure       `json:"traffic_coverage"`
 	Simulated       bool                   `json:"simulated"`
+	Empty           string                 `json:"empty,omitempty"`  // why there is nothing to say; nothing where there is
+	Faults          []string               `json:"faults,omitempty"` // of the recording's files
 
 	Requests Requests `json:"requests"`
 	TTFT     Stat     `json:"ttft_s"`
@@ -58,6 +60,7 @@ type Requests struct {
 	Truncated  int `json:"truncated"`
 	Cancelled  int `json:"cancelled"`
 	Unfinished int `json:"unfinished"`
+	EndUnknown int `json:"end_unknown,omitempty"` // of the unfinished, those whose end nobody recorded
 
 	PrefillOnly int    `json:"prefill_only"` // asked for one token at most
 	Warmup      int    `json:"warmup"`       // left out of all percentiles
@@ -70,7 +73,7 @@ type Tokens struct {
 	Output    timeline.Measure `json:"output"`
 	Prompt    timeline.Measure `json:"prompt"`
 	PerSecond timeline.Measure `json:"per_second"` // output tokens over the span
-	Source    string           `json:"source"`     // of the output tokens: "engine" or "probe"
+	Source    string           `json:"source"`     // of the output tokens: "engine" or "probe", empty if nobody counts
 }
 
 // GPU is one device over the decoding cells of the span.
@@ -101,9 +104,10 @@ type Decode struct {
 	Confidence timeline.Confidence      `json:"confidence"`
 	HeldDown   []string                 `json:"confidence_held_down_by,omitempty"`
 	Refute     string                   `json:"refuted_if,omitempty"`
-	Overlays   []timeline.Overlay       `json:"overlays,omitempty"`
-	Mixture    []correlate.Part         `json:"mixture"`             // of the decoding time
-	OverTime   []Stretch                `json:"over_time,omitempty"` // where what bounded decode changed; empty where it did not
+	Overlays   []timeline.Overlay       `json:"overlays,omitempty"`       // that held for a tenth of the decoding time or more
+	Beside     []OverlayPart            `json:"overlay_shares,omitempty"` // all there were
+	Mixture    []correlate.Part         `json:"mixture"`                  // of the decoding time
+	OverTime   []Stretch                `json:"over_time,omitempty"`      // where what bounded decode changed; empty where it did not
 
 	Windows     int              `json:"windows"`
 	DecodeS     float64          `json:"decode_s"`
@@ -117,6 +121,12 @@ type Decode struct {
 	BytesPerToken  Bytes            `json:"bytes_per_token"`
 	MBU            timeline.Measure `json:"mbu"`             // bytes the model must move over what the DRAM could
 	ThrottledShare timeline.Measure `json:"throttled_share"` // of the GPUs' decoding time
+}
+
+// OverlayPart is a circumstance and the part of the decoding time for which it held.
+type OverlayPart struct {
+	Overlay timeline.Overlay `json:"overlay"`
+	Share   float64          `json:"share"`
 }
 
 // Stretch is a time over which one label held at least 60 % of the decode, or none did. Shorter ones are part of it.

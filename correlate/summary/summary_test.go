@@ -42,11 +42,14 @@ func memoryCell(rng *rand.Rand, i int, coverage float64) correlate.Cell {
 		Tokens: 800 * coverage, Active: 16, Decoding: 16, Decode: true, Level: timeline.L3,
 		WindowTPOT: timeline.Known(0.020), Batch: timeline.Known(16), OutputTokens: timeline.Known(800),
 		PromptTokens: timeline.Known(0), Steps: timeline.Known(50), EngineTPOT: timeline.Known(0.0195),
+		Matched: correlate.Matched{
+			Over: timeline.Span{Start: second(float64(i)), End: second(float64(i + 1))}, Intervals: 1, Probe: 800 * coverage, Engine: 800, Slack: 16,
+		},
 		Coverage: timeline.Known(coverage), DRAMBytes: timeline.Known(2.5e12 * d / 0.85), ModelledBytes: timeline.Known(2.4e12),
 		Windows: 10, CoveredS: 1, ThrottledS: 0.1,
 		Verdict: verdict.Verdict{
 			Label: timeline.Memory, Reason: "DRAM at 85 % of achievable", Shares: timeline.Shares{Memory: d, Other: 0.9 - d, Host: 0.1},
-			Roof: timeline.Interval{Low: d, High: min(1, d+0.1)}, Confidence: timeline.Low, D: d, C: 0.1, Ceiling: timeline.High,
+			Roof: timeline.Interval{Low: d, High: min(1, d+0.1)}, Confidence: timeline.Low, D: d, C: 0.1, Ceiling: timeline.High, Watched: timeline.High,
 		},
 	}
 	c.Counters[timeline.DRAMUtil] = correlate.Mean{Value: 0.9 * d, CoveredS: 1}
@@ -188,6 +191,7 @@ func TestUnknownCoverageIsNotTakenForFull(t *testing.T) {
 	for i := range 20 {
 		c := memoryCell(rng, i, 1)
 		c.OutputTokens, c.Coverage = timeline.Absent("not told"), timeline.Absent("not told")
+		c.Matched = correlate.Matched{}
 		b.AddCell(&c)
 	}
 	r := b.Report()

@@ -3,6 +3,9 @@ package summary
 import (
 	"fmt"
 	"math/bits"
+	"regexp"
+	"slices"
+	"strconv"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/correlate/verdict"
@@ -18,11 +21,21 @@ func (b *Builder) warnings(r *Report, p *pool) []string {
 	if r.Simulated {
 		say("simulated: these are figures of a model, not of a GPU")
 	}
+	if c := &r.Requests; 2*c.EndUnknown >= c.Total && c.EndUnknown > 0 {
+		say("the ends of %d of %d requests are not recorded: these are in no percentile", c.EndUnknown, c.Total)
+	}
+	for _, f := range r.Faults {
+		say("%s", f)
+	}
+	if r.Empty != "" {
+		b.eventWarnings(say)
+		return w
+	}
 	if c := r.TrafficCoverage; c.OK() {
 		switch {
 		case c.Value < fullCoverage:
 			say("the probe saw %.0f %% of the engine's output tokens: measured bytes per token are withheld", 100*c.Value)
-		case c.Value > 1.05:
+		case b.cells.matched.tooMany():
 			say("the probe counted %.0f %% of the engine's output tokens: counts or targets do not match", 100*c.Value)
 		}
 	} else if c.Why != noProbe && (p.counts.Total > 0 || b.cells.count > 0) {
@@ -114,4 +127,63 @@ func (b *Builder) eventWarnings(say func(string, ...any)) {
 			say("%d times: %s", n, e.text)
 		}
 	}
+}
+
+// figure is a number in a clause.
+var figure = regexp.MustCompile(`[0-9]+(\.[0-9]+)?`)
+
+// heldDown returns what held a run's confidence down. Cells word their clauses with their own numbers: those that differ
+// in nothing else are one, with the range of the number, and when and in what part of the cells with the run's label it
+// stood.
+func heldDown(v *verdict.Verdict, timed []verdict.Timed, start timeline.Instant) []string {
+	var out, told []string
+	for _, why := range v.Caps {
+		alike := figure.ReplaceAllString(why, "#")
+		if slices.Contains(told, alike) {
+			continue
+		}
+		told = append(told, alike)
+		out = append(out, clauseOf(v.Label, why, alike, timed, start))
+	}
+	return out
+}
+
+// clauseOf returns one clause for all that are alike.
+func clauseOf(l timeline.Label, why, alike string, timed []verdict.Timed, start timeline.Instant) string {
+	var all, with, low, high float64
+	var over, whole timeline.Span
+	lowest, highest := "", ""
+	for i := range timed {
+		c := &timed[i]
+		if c.Verdict.Label != l {
+			continue
+		}
+		sec := c.Over.Duration().Seconds()
+		all, whole = all+sec, whole.Union(c.Over)
+		at := slices.IndexFunc(c.Verdict.Caps, func(s string) bool { return figure.ReplaceAllString(s, "#") == alike })
+		if at < 0 {
+			continue
+		}
+		with, over = with+sec, over.Union(c.Over)
+		text := figure.FindString(c.Verdict.Caps[at])
+		x, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return why // it holds no number
+		}
+		if lowest == "" || x < low {
+			low, lowest = x, text
+		}
+		if highest == "" || x > high {
+			high, highest = x, text
+		}
+	}
+	if lowest == highest {
+		return why
+	}
+	from := figure.FindStringIndex(why)
+	out := fmt.Sprintf("%s%s to %s%s in %.0f %% of the cells", why[:from[0]], lowest, highest, why[from[1]:], 100*with/all)
+	if over.Duration() < whole.Duration()*9/10 {
+		out += fmt.Sprintf(", between %s and %s", length(max(0, over.Start.Sub(start))), length(over.End.Sub(start)))
+	}
+	return out
 }

@@ -19,3 +19,11 @@ type RequestSink interface {
 	AddToken(e TokenEvent)
 	CloseRequest(r *Request)
 }
+
+// TokensSink is a RequestSink that takes many events at once, for what one costs to hand over. Who has several at hand
+// looks for it, and calls AddToken for each where it is not there.
+type TokensSink interface {
+	RequestSink
+	// AddTokens takes events as AddToken would, one after the other. It may change them, and keeps none of the slice.
+	AddTokens(events []TokenEvent)
+}

@@ -307,12 +307,15 @@ func TestRingKeepsTheNewestInOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	for range 300 {
 		size := rng.IntN(9)
+		if rng.IntN(3) == 0 {
+			size = rng.IntN(200) // more than a ring begins with
+		}
 		r := timeline.NewRing[int](size)
 		var model []int
 		var dropped uint64
-		for i := range rng.IntN(60) {
-			if rng.IntN(6) == 0 {
-				limit := i - rng.IntN(10)
+		for i := range rng.IntN(60 + 3*size) {
+			if rng.IntN(6+size) == 0 {
+				limit := i - rng.IntN(10+size)
 				r.PopWhile(func(v *int) bool { return *v < limit })
 				for len(model) > 0 && model[0] < limit {
 					model = model[1:]
@@ -342,15 +345,37 @@ func TestRingKeepsTheNewestInOrder(t *testing.T) {
 }
 
 func TestRingPushAllocatesNothing(t *testing.T) {
-	r := timeline.NewRing[timeline.Sample](16)
 	var s timeline.Sample
-	if n := testing.AllocsPerRun(100, func() { r.Push(s) }); n != 0 {
-		t.Errorf("Push allocates %v times", n)
+	for _, size := range []int{16, 100} {
+		r := timeline.NewRing[timeline.Sample](size)
+		for range size {
+			r.Push(s) // a ring that has been full once has all its room
+		}
+		if n := testing.AllocsPerRun(100, func() { r.Push(s) }); n != 0 {
+			t.Errorf("Push into a ring of %d allocates %v times", size, n)
+		}
 	}
 	var zero timeline.Ring[int]
 	zero.Push(1)
 	if zero.Len() != 0 || zero.Dropped() != 1 {
 		t.Errorf("the zero ring holds %d and dropped %d", zero.Len(), zero.Dropped())
+	}
+}
+
+func TestRingTakesMemoryForWhatItHolds(t *testing.T) {
+	size := func(capacity int) int64 {
+		return testing.Benchmark(func(b *testing.B) {
+			for b.Loop() {
+				r := timeline.NewRing[timeline.Sample](capacity)
+				for range 100 {
+					r.Push(timeline.Sample{})
+					r.PopWhile(func(*timeline.Sample) bool { return r.Len() > 20 })
+				}
+			}
+		}).AllocedBytesPerOp()
+	}
+	if small, large := size(32), size(1<<16); large > small {
+		t.Errorf("20 values take %d bytes in a ring of 65536, and %d in one of 32", large, small)
 	}
 }
 

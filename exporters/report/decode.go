@@ -91,7 +91,7 @@ func beside(r *summary.Report) string {
 	var out []string
 	if s := d.ThrottledShare; !s.OK() {
 		out = append(out, "throttling "+absent(s.Why))
-	} else if s.Value >= 0.005 {
+	} else if s.Value >= besidePart {
 		held := map[string]bool{}
 		for i := range r.GPUs {
 			for reason := range r.GPUs[i].ThrottledS {
@@ -104,13 +104,17 @@ func beside(r *summary.Report) string {
 		}
 		out = append(out, text)
 	}
-	for _, o := range d.Overlays {
-		if o != timeline.Throttled || !d.ThrottledShare.OK() || d.ThrottledShare.Value < 0.005 {
-			out = append(out, strings.ReplaceAll(string(o), "_", " "))
+	for _, o := range d.Beside {
+		if o.Share < besidePart || o.Overlay == timeline.Throttled && d.ThrottledShare.OK() && d.ThrottledShare.Value >= besidePart {
+			continue
 		}
+		out = append(out, strings.ReplaceAll(string(o.Overlay), "_", " ")+" in "+percent(o.Share)+" of decode time")
 	}
 	return strings.Join(out, "; ")
 }
+
+// besidePart of the time is what a circumstance must hold to be worth a line.
+const besidePart = 0.1
 
 // shareList writes the shares, the largest first, without those that round to nothing.
 func shareList(s timeline.Shares) string {
@@ -288,21 +292,16 @@ func gpuRange(gpus []summary.GPU) string {
 const keptWarnings = 2
 
 // warningRows are what a reader must know before trusting the rest, the gravest first.
-func warningRows(p *page, r *summary.Report) {
-	if len(r.Warnings) == 0 {
+func warningRows(p *page, warnings []string) {
+	if len(warnings) == 0 {
 		return
 	}
 	p.gap()
-	shown := 0
-	for i, w := range r.Warnings {
-		if r.Simulated && i == 0 {
-			continue // the banner says so
-		}
+	for i, w := range warnings {
 		rank := extra
-		if shown < keptWarnings {
+		if i < keptWarnings {
 			rank = must
 		}
 		p.warn(rank, w)
-		shown++
 	}
 }

@@ -99,6 +99,9 @@ func seconds(s float64) string {
 
 // stretch writes two times since the start of a report that is so many seconds long, as flags take them.
 func stretch(from, to, long float64) string {
+	if long < 10 {
+		return fmt.Sprintf("%.1f-%.1f"+nbsp+"s", from, to)
+	}
 	if long < 600 {
 		return fmt.Sprintf("%.0f-%.0f"+nbsp+"s", from, to)
 	}

@@ -13,8 +13,9 @@ const (
 	minWidth     = 60
 	// maxLine keeps lines short enough to read, however wide the terminal is.
 	maxLine = 110
-	// maxLines is what a page without -v holds, so that it fits the smallest usual terminal.
-	maxLines = 24
+	// maxLines is what a page without -v holds, so that it fits the smallest usual terminal, of 24 lines,
+	// with the command above it and the prompt below.
+	maxLines = 22
 	// labelWidth is the left column.
 	labelWidth = 12
 )
@@ -73,17 +74,17 @@ func (p *page) style(s, code string) string {
 // add appends a line to the current row.
 func (p *page) add(r rank, text string) { p.lines = append(p.lines, line{text, r, p.rows}) }
 
-// banner is a line above everything.
-func (p *page) banner(word, text string) {
+// headline is the one sentence, with what must not be missed before it.
+func (p *page) headline(mark, s string) {
 	p.rows++
-	p.add(must, p.style(word, bold+yellow)+"  "+text)
-	p.gap()
-}
-
-// headline is the one sentence.
-func (p *page) headline(s string) {
-	p.rows++
-	for _, l := range wrap(s, p.o.Width) {
+	if mark != "" {
+		s = mark + nbsp + nbsp + s
+	}
+	for i, l := range wrap(s, p.o.Width) {
+		if rest, ok := strings.CutPrefix(l, mark); ok && i == 0 && mark != "" {
+			p.add(must, p.style(mark, bold+yellow)+p.style(rest, bold))
+			continue
+		}
 		p.add(must, p.style(l, bold))
 	}
 }

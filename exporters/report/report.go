@@ -15,30 +15,41 @@ import (
 type Options struct {
 	Width   int            // columns; 80 if zero, never fewer than 60
 	Color   bool           // the caller knows that a terminal reads the page
-	Verbose bool           // all of it, instead of at most 24 lines
+	Verbose bool           // all of it, instead of at most 22 lines
 	Zone    *time.Location // of printed times; UTC if nil
 }
 
 // Text writes the report as a page for a terminal.
 func Text(w io.Writer, r *summary.Report, o Options) error {
 	p := newPage(o)
+	mark := ""
 	if r.Simulated {
-		p.banner("SIMULATED", "figures of a model, not of a GPU")
+		mark = "SIMULATED"
 	}
-	p.headline(headline(r))
+	p.headline(mark, headline(r))
+	first := 0 // of the warnings that stand at the end
+	if r.Simulated && len(r.Warnings) > 0 {
+		first++ // the headline says so
+	}
+	if q := &r.Requests; q.EndUnknown > 0 && 2*q.EndUnknown >= q.Total && first < len(r.Warnings) {
+		p.warn(must, r.Warnings[first]) // it changes what the rest means
+		first++
+	}
 	if r.Decode.Refute != "" {
 		p.row("refuted if", must, r.Decode.Refute)
 	}
 	p.gap()
 	spanRows(p, r)
-	latencyRows(p, r)
-	p.gap()
-	decodeRows(p, r)
-	gpuRows(p, r)
+	if r.Empty == "" {
+		latencyRows(p, r)
+		p.gap()
+		decodeRows(p, r)
+		gpuRows(p, r)
+	}
 	if p.o.Verbose {
 		groupRows(p, r)
 	}
-	warningRows(p, r)
+	warningRows(p, r.Warnings[first:])
 	if _, err := io.WriteString(w, p.String()); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}

@@ -53,6 +53,10 @@ func headline(r *summary.Report) string {
 	default:
 		fmt.Fprintf(&b, " (%s, %s confidence)", d.Bound, d.Confidence)
 	}
+	if r.Empty != "" && d.DecodeS <= 0 {
+		b.WriteByte('.')
+		return b.String()
+	}
 	b.WriteString(": ")
 	b.WriteString(pace(r))
 	b.WriteByte('.')
@@ -95,22 +99,33 @@ func spanRows(p *page, r *summary.Report) {
 	when := seconds(r.Span.Seconds)
 	if !r.Span.Start.IsZero() {
 		from, to := r.Span.Start.In(p.o.Zone), r.Span.End.In(p.o.Zone)
-		layout := "2006-01-02 15:04:05 MST"
-		if from.Format("2006-01-02") == to.Format("2006-01-02") {
-			layout = "15:04:05 MST"
+		clock := "15:04:05"
+		if r.Span.Seconds < shortSpan {
+			clock = "15:04:05.000"
 		}
-		when = from.Format("2006-01-02 15:04:05") + " to " + to.Format(layout) + ", " + when
+		end := clock + " MST"
+		if from.Format("2006-01-02") != to.Format("2006-01-02") {
+			end = "2006-01-02 " + end
+		}
+		when = from.Format("2006-01-02 "+clock) + " to " + to.Format(end) + ", " + when
 	} else if r.Span.Seconds > 0 {
 		when += ", at no known time of day"
 	}
-	if len(r.Targets) > 0 {
-		when += ", " + strings.Join(r.Targets, ", ")
+	for _, name := range r.Targets {
+		if name != "" {
+			when += ", " + name
+		}
 	}
-	p.row("span", must, when)
+	if r.Span.Seconds > 0 || r.Empty == "" {
+		p.row("span", must, when)
+	}
+	if r.Empty != "" {
+		return
+	}
 	p.row("evidence", must, fmt.Sprintf("%s, %s; %s", r.Evidence, sources(r.Evidence), coverage(r)))
 	q := &r.Requests
 	if q.Total > 0 || r.Evidence > timeline.L0 {
-		p.row("requests", must, ends(q))
+		p.row("requests", must, ends(r))
 	}
 	if p.o.Verbose && q.Total > 0 {
 		p.row("warm-up", wanted, q.WarmupRule)
@@ -120,13 +135,27 @@ func spanRows(p *page, r *summary.Report) {
 	}
 }
 
-// ends says how the requests ended.
-func ends(q *summary.Requests) string {
-	parts := []string{count(float64(q.OK)) + " ok"}
+// shortSpan is the length in seconds below which times print their milliseconds.
+const shortSpan = 10
+
+// ends says how the requests ended, and first of how many nobody knows.
+func ends(r *summary.Report) string {
+	q := &r.Requests
+	parts := []string{}
+	if q.EndUnknown > 0 {
+		text := "ends not recorded for " + count(float64(q.EndUnknown))
+		if len(r.Faults) > 0 {
+			text += " (the recording is torn)"
+		}
+		parts = append(parts, text)
+	}
+	if q.OK > 0 || q.EndUnknown < q.Total || q.Total == 0 {
+		parts = append(parts, count(float64(q.OK))+" ok")
+	}
 	for _, c := range []struct {
 		n    int
 		name string
-	}{{q.Failed, "failed"}, {q.Truncated, "truncated"}, {q.Cancelled, "cancelled"}, {q.Unfinished, "unfinished"}} {
+	}{{q.Failed, "failed"}, {q.Truncated, "truncated"}, {q.Cancelled, "cancelled"}, {q.Unfinished - q.EndUnknown, "unfinished"}} {
 		if c.n > 0 {
 			parts = append(parts, count(float64(c.n))+" "+c.name)
 		}
@@ -145,7 +174,7 @@ func ends(q *summary.Requests) string {
 func coverage(r *summary.Report) string {
 	if c := r.TrafficCoverage; c.OK() {
 		return percent(c.Value) + " of the output tokens seen"
-	} else if r.Requests.Total == 0 {
+	} else if strings.HasPrefix(c.Why, "no probe") {
 		return c.Why
 	}
 	return "traffic coverage " + absent(r.TrafficCoverage.Why)
