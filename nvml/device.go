@@ -59,7 +59,8 @@ type Watcher interface {
 type Windower interface {
 	// Take fills the snapshot buffer of the given slot, 0 to Slots-1.
 	Take(slot int) error
-	// Between puts the averages between two snapshots into r, as fractions of one.
+	// Between puts the averages between two snapshots into r, as fractions of one. Traffic that the device tells in no
+	// other way it puts there too, in bytes a second.
 	Between(older, newer int, r *Reading)
 }
 

@@ -44,6 +44,7 @@ type Sampler struct {
 	burstEnd         timeline.Instant
 	trust            trust
 	held             heldTimes
+	flows            flows
 	calls            [NumCalls]callState
 	reading          Reading
 	sample           timeline.Sample
@@ -165,6 +166,7 @@ func (s *Sampler) readTier(sink timeline.GPUSink, first, last Call) {
 	s.held.integrate(&s.reading, start)
 	if first == firstSlow {
 		s.held.fill(&s.reading)
+		s.flows.fill(&s.reading, s.windowed())
 		s.fillXids()
 	}
 	s.trust.check(&s.reading, timeline.Span{Start: start, End: end}.Mid())

@@ -1,6 +1,7 @@
 package nvml
 
 import (
+	"errors"
 	"math"
 	"time"
 
@@ -99,6 +100,7 @@ func (s *Sampler) compare(sink timeline.GPUSink, older, newer int, over timeline
 	if s.lost != nil {
 		return false
 	}
+	s.flows.add(&s.reading, over.Duration())
 	s.checkFractions()
 	s.noteOutcomes(sink, CallBetween, CallBetween)
 	if s.reading.Has == 0 {
@@ -122,6 +124,48 @@ func (s *Sampler) compare(sink timeline.GPUSink, older, newer int, over timeline
 	s.mu.Unlock()
 	s.emit(sink, over, slack)
 	return true
+}
+
+// traffic are the counters that windows can stand in for.
+const traffic = timeline.CounterSet(1<<timeline.PCIeTx | 1<<timeline.PCIeRx | 1<<timeline.NVLinkTx | 1<<timeline.NVLinkRx)
+
+// maxFlow is more than any link of a GPU carries, in bytes a second.
+const maxFlow = 4e12
+
+// flows integrates traffic over windows, for devices that do not count its bytes.
+type flows struct {
+	known timeline.CounterSet
+	asked bool // a window was read
+	bytes [timeline.NVLinkRx - timeline.PCIeTx + 1]float64
+}
+
+// add takes the flows of one window out of r.
+func (f *flows) add(r *Reading, over time.Duration) {
+	f.asked = true
+	for c := timeline.PCIeTx; c <= timeline.NVLinkRx; c++ {
+		if v := r.Value[c]; r.Has.Has(c) && v >= 0 && v <= maxFlow {
+			f.known |= timeline.Set(c)
+			f.bytes[c-timeline.PCIeTx] += v * over.Seconds()
+		}
+	}
+	r.Has &^= traffic
+}
+
+// fill puts the integrals where the device counts no bytes, and says so. Until the first window of a device that has
+// windows it is open whether there will be any.
+func (f *flows) fill(r *Reading, windowed bool) {
+	for c := timeline.PCIeTx; c <= timeline.NVLinkRx; c++ {
+		if r.Has.Has(c) || r.Err[c] != nil && !errors.Is(r.Err[c], ErrNotSupported) {
+			continue
+		}
+		switch {
+		case f.known.Has(c):
+			r.Put(c, f.bytes[c-timeline.PCIeTx])
+			r.Note[c] = "traffic a second by the windows of activity, integrated: the driver counts no bytes here"
+		case windowed && !f.asked:
+			r.Err[c] = nil
+		}
+	}
 }
 
 // checkFractions drops what is no fraction and clamps what is one but for rounding.

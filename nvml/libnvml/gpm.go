@@ -33,13 +33,32 @@ var metrics = [...]metricOf{
 	{timeline.DRAMCacheHit, driver.GPM_METRIC_DRAM_CACHE_HIT, 575},
 }
 
-// metricsFor returns the metrics that a driver of that version may be asked for.
-func metricsFor(version string) []metricOf {
+// mebi is the unit of a flow, which is told in MiB a second.
+const mebi = 1 << 20
+
+// pcieFlows and linkFlows are traffic a second, averaged over a window: for where there are no bytes that are counted.
+var (
+	pcieFlows = []metricOf{{timeline.PCIeTx, driver.GPM_METRIC_PCIE_TX_PER_SEC, 0}, {timeline.PCIeRx, driver.GPM_METRIC_PCIE_RX_PER_SEC, 0}}
+	linkFlows = []metricOf{
+		{timeline.NVLinkTx, driver.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, 0}, {timeline.NVLinkRx, driver.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, 0},
+	}
+)
+
+// metricsFor returns the metrics that a driver of that version may be asked for. Flows are asked for where the driver
+// has no fields for them: over PCIe before R555, and of instances always.
+func metricsFor(version string, instance bool) []metricOf {
 	var list []metricOf
+	branch := branchOf(version)
 	for _, m := range metrics {
-		if branchOf(version) >= m.branch {
+		if branch >= m.branch {
 			list = append(list, m)
 		}
+	}
+	if instance || branch < pcieBranch {
+		list = append(list, pcieFlows...)
+	}
+	if instance {
+		list = append(list, linkFlows...)
 	}
 	return list
 }
@@ -69,7 +88,7 @@ func (d *device) allocate() error {
 		}
 		d.slots[i], d.taken[i] = s, true
 	}
-	d.metrics = metricsFor(d.lib.version)
+	d.metrics = metricsFor(d.lib.version, d.parent != nil)
 	d.metric.NumMetrics = uint32(len(d.metrics))
 	for i, m := range d.metrics {
 		d.metric.Metrics[i].MetricId = uint32(m.id)
@@ -95,13 +114,15 @@ func (d *device) Between(older, newer int, r *nvml.Reading) {
 		r.FailAll(timeline.GPM, err)
 		return
 	}
-	if len(d.metrics) < len(metrics) {
-		r.FailAll(timeline.GPM, d.lib.missing("a metric for it"))
-	}
+	r.FailAll(timeline.GPM, d.lib.missing("a metric for it"))
 	for i, m := range d.metrics {
 		got := &d.metric.Metrics[i]
 		if ret := driver.Return(got.NvmlReturn); ret != driver.SUCCESS {
 			r.Fail(m.counter, unknownToo(&returned{what: m.counter.String(), ret: ret}))
+			continue
+		}
+		if !m.counter.Windowed() {
+			r.Put(m.counter, got.Value*mebi)
 			continue
 		}
 		r.Put(m.counter, got.Value/100)

@@ -46,7 +46,7 @@ func TestMissingInChild(t *testing.T) {
 		t.Skip("runs only as a child of TestEveryFunctionMayBeMissing")
 	}
 	lib, devices := open(t)
-	for _, name := range strings.Split(hidden, ",") {
+	for name := range strings.SplitSeq(hidden, ",") {
 		if !slices.Contains(lib.Missing(), name) {
 			t.Errorf("%s is not missing", name)
 		}
@@ -58,6 +58,7 @@ func TestMissingInChild(t *testing.T) {
 }
 
 func TestEveryFunctionMayBeMissing(t *testing.T) {
+	t.Parallel()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -71,6 +72,7 @@ func TestEveryFunctionMayBeMissing(t *testing.T) {
 	}
 	for name, hidden := range cases {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			path := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
 			link(t, path, objects, hidden)
 			cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestMissingInChild$", "-test.v")

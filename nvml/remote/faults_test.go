@@ -122,6 +122,7 @@ func TestInstancesKeepTheirPositionsWhenTheDeviceIsCutAnew(t *testing.T) {
 	if g := first[1]; !g.MIG || !g.GPM || g.PeakShare != 0.125 || g.BusWidthBits != 640 || g.SMs != 16 || g.ParentUUID != first[0].UUID {
 		t.Errorf("instance %+v: want an eighth of its device", g)
 	}
+	until(t, 5*time.Second, "traffic of an instance, from its windows", func() bool { return len(rec.windows(2, timeline.NVLinkTx)) > 2 })
 	must(t, r.page.SetPresent(2, false))
 	must(t, r.page.SetPresent(4, true))
 	must(t, r.page.Tell(0, 0x100, 0))

@@ -91,9 +91,6 @@ func (p *Page) SetDriver(version string) error {
 	if p.words == nil {
 		return errClosed
 	}
-	for i := range p.before {
-		p.put(block(i, "LACKS"), uint64(lacks(p.meter.world, i, branchOf(version))))
-	}
 	p.putDriver(version)
 	return nil
 }

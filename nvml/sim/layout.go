@@ -61,7 +61,7 @@ var blockFields = []field{
 	{"DEFAULT_LIMIT_MW", 1},
 	{"GPM", 1},
 	{"MIG", 1},
-	{"LACKS", 1},       // set of counters, by the numbers below, that are not supported
+	{"LACKS", 1},       // set of counters, by the numbers below, that the world does not tell
 	{"PARENT", 1},      // of an instance: its device's index and one; 0: a device
 	{"INSTANCE_ID", 1}, // of an instance
 	{"SLICES", 1},      // of an instance

@@ -48,7 +48,7 @@ func newMeter(w World, opts Options) meter {
 	m := meter{world: w, opts: opts.withDefaults()}
 	m.faults, m.err = instrumentOf(w)
 	for i := range w.GPUs() {
-		m.lacks = append(m.lacks, lacks(w, i, branchOf(m.opts.Driver)))
+		m.lacks = append(m.lacks, untold(w, i)|unknownTo(branchOf(m.opts.Driver)))
 	}
 	return m
 }

@@ -203,7 +203,7 @@ func (p *Page) writeIdentity(gpu int, g timeline.GPU) {
 	p.put(block(gpu, "DEFAULT_LIMIT_MW"), uint64(math.Round(g.DefaultLimitW*1e3)))
 	p.put(block(gpu, "GPM"), flag(g.GPM))
 	p.put(block(gpu, "MIG"), flag(g.MIG))
-	p.put(block(gpu, "LACKS"), uint64(p.meter.lacks[gpu]))
+	p.put(block(gpu, "LACKS"), uint64(untold(p.meter.world, gpu)))
 	if w, ok := p.meter.world.(Surroundings); ok {
 		p.writeInventory(gpu, w.Inventory(gpu))
 	}

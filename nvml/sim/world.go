@@ -46,13 +46,17 @@ type Partial interface {
 	Lacks(gpu int) timeline.CounterSet
 }
 
-// lacks returns the counters that the driver does not have for a GPU: those that the world does not tell, and those
-// that no driver of that branch tells.
-func lacks(w World, gpu, branch int) timeline.CounterSet {
-	var set timeline.CounterSet
+// untold returns the counters that the world does not tell of a GPU.
+func untold(w World, gpu int) timeline.CounterSet {
 	if p, ok := w.(Partial); ok {
-		set = p.Lacks(gpu)
+		return p.Lacks(gpu)
 	}
+	return 0
+}
+
+// unknownTo returns the counters that no driver of a branch tells.
+func unknownTo(branch int) timeline.CounterSet {
+	var set timeline.CounterSet
 	for c, since := range sinceBranch {
 		if branch < since {
 			set |= timeline.Set(c)

@@ -274,7 +274,7 @@ API int nvmlDeviceGetMarginTemperature(handle h, margin *m)
 	code = gpu_read(h, &b);
 	if (code != OK)
 		return code;
-	if (!of_device(h) || lacks(&b, COUNTER_TEMPERATURE_MARGIN))
+	if (!of_device(h) || lacks(&b, COUNTER_TEMPERATURE_MARGIN) || driver_branch() < 570)
 		return NOT_SUPPORTED;
 	code = number(h, CALL_TEMPERATURE_MARGIN, GPU_MARGIN, &celsius);
 	m->celsius = code == OK ? (int)celsius : 0;

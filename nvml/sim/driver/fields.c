@@ -39,6 +39,8 @@ static int total(field_value *v, const block *b)
 	for (unsigned i = 0; i < sizeof(totals) / sizeof(totals[0]); i++) {
 		if (totals[i].id != v->id)
 			continue;
+		if ((v->id == 197 || v->id == 198) && driver_branch() < 555)
+			return INVALID_ARGUMENT; /* an id that came later */
 		if (lacks(b, totals[i].counter) || ((v->id == 138 || v->id == 139) && v->scope != ALL_LINKS))
 			return NOT_SUPPORTED;
 		v->value.ull = b->word[GPU_TOTALS + totals[i].word] / totals[i].unit;

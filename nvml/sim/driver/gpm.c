@@ -10,6 +10,7 @@ typedef struct snapshot {
 	uint64_t at_ns;
 	uint64_t activity[GPU_ACTIVITY_WORDS];
 	uint64_t code[GPU_METRIC_CODE_WORDS];
+	uint64_t totals[GPU_TOTALS_WORDS];
 	uint64_t lacks;
 } *snapshot;
 
@@ -85,6 +86,7 @@ static int take(handle h, snapshot s)
 	s->at_ns = b.word[GPU_ACTIVITY_NS];
 	memcpy(s->activity, &b.word[GPU_ACTIVITY], sizeof(s->activity));
 	memcpy(s->code, &b.word[GPU_METRIC_CODE], sizeof(s->code));
+	memcpy(s->totals, &b.word[GPU_TOTALS], sizeof(s->totals));
 	s->lacks = b.word[GPU_LACKS];
 	return OK;
 }
@@ -113,6 +115,24 @@ static double seconds(uint64_t bits)
 	return d;
 }
 
+/* Traffic, in MiB a second. */
+static const struct {
+	unsigned id;
+	int total, counter;
+} flows[] = {{20, 0, COUNTER_PCIE_TX}, {21, 1, COUNTER_PCIE_RX}, {60, 3, COUNTER_NVLINK_RX}, {61, 2, COUNTER_NVLINK_TX}};
+
+static void answer_flow(metric *m, snapshot a, snapshot b)
+{
+	double passed = ((double)b->at_ns - (double)a->at_ns) / 1e9;
+	for (unsigned i = 0; i < sizeof(flows) / sizeof(flows[0]); i++) {
+		if (flows[i].id != m->id || (b->lacks >> flows[i].counter) & 1)
+			continue;
+		m->info = (metric_info){"TRAFFIC", "TRAFFIC", "MiB/s"};
+		m->code = OK;
+		m->value = passed ? (double)(b->totals[flows[i].total] - a->totals[flows[i].total]) / passed / (1 << 20) : NAN;
+	}
+}
+
 /* What the metrics of each GPU last were, for the fault that they stay that. Each GPU is asked by one thread. */
 static double said[PAGE_MAX_GPUS][GPU_ACTIVITY_WORDS];
 
@@ -121,6 +141,7 @@ static void answer(metric *m, snapshot a, snapshot b, int frozen)
 	m->code = NOT_SUPPORTED;
 	m->value = 0;
 	memset(&m->info, 0, sizeof(m->info));
+	answer_flow(m, a, b);
 	for (int i = 0; i < GPU_ACTIVITY_WORDS; i++) {
 		double passed = ((double)b->at_ns - (double)a->at_ns) / 1e9;
 		if (known[i].id != m->id)
