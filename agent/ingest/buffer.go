@@ -103,12 +103,22 @@ func (b *buffer) take(maxTokens, maxRequests int) (*pb.ReportRequest, bool) {
 	defer b.mu.Unlock()
 	end := min(bound(b.tokens, maxTokens), bound(b.opened, maxRequests), bound(b.closed, maxRequests))
 	m := &pb.ReportRequest{DroppedTokens: b.droppedTokens, DroppedRequests: b.droppedRequests}
-	b.opened = cut(b.opened, end, func(r *timeline.Request) { m.Opened = append(m.Opened, writeRequest(r)) })
-	b.closed = cut(b.closed, end, func(r *timeline.Request) { m.Closed = append(m.Closed, writeRequest(r)) })
+	b.opened = cut(b.opened, end, func(r *timeline.Request) { m.Opened = b.write(m.Opened, r) })
+	b.closed = cut(b.closed, end, func(r *timeline.Request) { m.Closed = b.write(m.Closed, r) })
 	var w columns
 	b.tokens = cut(b.tokens, end, w.add)
 	m.Tokens = w.finish()
 	return m, len(m.GetOpened())+len(m.GetClosed())+len(m.GetTokens().GetRef()) > 0
+}
+
+// write appends a request, unless the agent would refuse it, and with it the whole report.
+func (b *buffer) write(rows []*pb.Request, r *timeline.Request) []*pb.Request {
+	q := writeRequest(r)
+	if checkRequest(q) != nil {
+		b.droppedRequests++
+		return rows
+	}
+	return append(rows, q)
 }
 
 // bound returns the place of the first row beyond the first most.

@@ -113,6 +113,37 @@ func TestARefusedReportIsDroppedAndCounted(t *testing.T) {
 	}
 }
 
+// One request that the agent would refuse does not take the others of its report with it.
+func TestOneOddRequestIsDroppedAlone(t *testing.T) {
+	h, j := host{start: time.Now()}, &journal{}
+	socket := filepath.Join(t.TempDir(), "s")
+	stop := serve(t, socket, config(h, j))
+	defer stop()
+	c := reporter(t, socket, h, nil)
+	end := run(t, c)
+	for ref := uint64(1); ref <= 9; ref++ {
+		r := full(ref, h.now())
+		if ref == 5 {
+			r.Model, r.MaxTokens, r.Choices = "a\nb", 1<<31-1, 5000
+		}
+		c.OpenRequest(&r)
+		for _, e := range events(ref, h.now()) {
+			if ref == 6 {
+				e.Tokens, e.Choice = 1<<30, 1<<20
+			}
+			c.AddToken(e)
+		}
+		c.CloseRequest(&r)
+	}
+	eventually(t, "eight requests", func() bool { _, _, closed := j.count(); return closed == 8 })
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+	if _, requests := c.Dropped(); requests != 2 {
+		t.Errorf("%d records dropped, want the two of the odd request", requests)
+	}
+}
+
 func TestAReporterOnAnotherClockIsAligned(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	h := host{time.Now()}

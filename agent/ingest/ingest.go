@@ -31,6 +31,7 @@ const (
 	maxExchanges    = 64
 	maxSessions     = 1024
 	maxCount        = 1 << 24 // of tokens, where one request counts them
+	maxChoice       = 1023    // index of a choice
 	maxAhead        = 5 * time.Second
 )
 

@@ -218,11 +218,40 @@ func run(t *testing.T, c *ingest.Client) (end func() error) {
 	return end
 }
 
+// lots is a journal that takes a report's tokens at once.
+type lots struct {
+	journal
+	calls int
+}
+
+func (l *lots) AddTokens(events []timeline.TokenEvent) {
+	l.calls++
+	for _, e := range events {
+		l.AddToken(e)
+	}
+	clear(events) // they may be changed
+}
+
 func TestWhatAClientTakesArrivesAsItIs(t *testing.T) {
+	t.Run("event by event", func(t *testing.T) {
+		var got journal
+		arrives(t, &got, &got)
+	})
+	t.Run("a report's tokens at once", func(t *testing.T) {
+		var got lots
+		arrives(t, &got, &got.journal)
+		if got.calls != 1 {
+			t.Errorf("tokens of one report came in %d calls", got.calls)
+		}
+	})
+}
+
+// arrives sends what sink takes, which is then in got.
+func arrives(t *testing.T, sink timeline.RequestSink, got *journal) {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	h := host{time.Now()}
-	var got journal
-	serve(t, socket, config(h, &got))
+	serve(t, socket, config(h, sink))
 	c := reporter(t, socket, h, nil)
 	var want journal
 	for ref := uint64(1); ref <= 3; ref++ {

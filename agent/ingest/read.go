@@ -20,8 +20,12 @@ func (b *batch) deliver(sink timeline.RequestSink) {
 	for i := range b.opened {
 		sink.OpenRequest(&b.opened[i])
 	}
-	for _, e := range b.tokens {
-		sink.AddToken(e)
+	if many, ok := sink.(timeline.TokensSink); ok {
+		many.AddTokens(b.tokens)
+	} else {
+		for _, e := range b.tokens {
+			sink.AddToken(e)
+		}
 	}
 	for i := range b.closed {
 		sink.CloseRequest(&b.closed[i])

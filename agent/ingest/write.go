@@ -43,8 +43,9 @@ func (w *columns) add(e *timeline.TokenEvent) {
 		uncertain = int64(e.At - e.After)
 	}
 	w.t.UncertainNs = column(w.t.UncertainNs, uncertain, 0, &w.set.uncertain)
-	w.t.Tokens = column(w.t.Tokens, e.Tokens, 1, &w.set.tokens)
-	w.t.Choice = column(w.t.Choice, e.Choice, 0, &w.set.choice)
+	// Bounded as the agent bounds them, which would refuse the whole report.
+	w.t.Tokens = column(w.t.Tokens, min(max(e.Tokens, 0), maxCount), 1, &w.set.tokens)
+	w.t.Choice = column(w.t.Choice, min(max(e.Choice, 0), maxChoice), 0, &w.set.choice)
 	w.t.Source = column(w.t.Source, pb.CountSource(e.Source), pb.CountSource_COUNT_SOURCE_PER_EVENT, &w.set.source)
 	w.t.Kind = column(w.t.Kind, pb.TokenKind(e.Kind), pb.TokenKind_TOKEN_KIND_CONTENT, &w.set.kind)
 	w.t.Stamp = column(w.t.Stamp, pb.StampSource(e.Stamp), pb.StampSource_STAMP_SOURCE_CLIENT, &w.set.stamp)

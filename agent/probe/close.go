@@ -54,6 +54,9 @@ func (t *Tracker) whole(how End) {
 		return
 	}
 	t.told = true
+	if believe(c) {
+		t.r.Flags |= timeline.FlagUnparsed
+	}
 	t.flavour = max(t.flavour, c.Flavour)
 	t.totals(c)
 	for i := range c.Deltas {

@@ -91,6 +91,7 @@ func (t *Tracker) Asked(path string, body []byte) {
 	op, _ := wire.OperationOf(path)
 	t.r.Operation = string(op)
 	q, _ := t.parser.ParseRequest(body)
+	q = asked(q)
 	t.r.Model, t.r.Streaming, t.r.MaxTokens, t.r.Choices = q.Model, q.Stream, q.MaxTokens, q.Choices
 	t.echo = q.Echo
 }

@@ -45,6 +45,7 @@ func (r *Relay) observe(w http.ResponseWriter, req *http.Request) {
 	out := x.outgoing(ctx, req)
 	identify(out.Header, &x.record)
 	x.tracker = probe.NewTracker(r.sink, x.record, r.cfg.MaxEventBytes)
+	defer func() { x.tracker.Close(r.clock.Now(), probe.EndStopped) }() // whatever happens, the record does not stay open
 
 	held, err := x.body(req, out)
 	opened := x.open(req.URL.Path, held)
@@ -59,6 +60,10 @@ func (r *Relay) observe(w http.ResponseWriter, req *http.Request) {
 	<-opened
 	if at := x.sent.Load(); at != 0 {
 		x.tracker.Sent(timeline.Instant(at))
+	}
+	if err == nil && (resp.StatusCode < 200 || resp.StatusCode > 999) {
+		_ = resp.Body.Close() // of a response that is none
+		err = errStatus
 	}
 	if err != nil {
 		x.cause = classify(ctx, err)
@@ -125,7 +130,8 @@ func (x *exchange) body(req, out *http.Request) ([]byte, error) {
 	limit := x.relay.cfg.MaxBodyBytes
 	var held bytes.Buffer
 	if req.ContentLength > 0 {
-		held.Grow(int(min(req.ContentLength, limit) + bytes.MinRead))
+		// What a client says it will send is room only as far as it costs nothing to believe.
+		held.Grow(int(min(req.ContentLength, limit, believedBody) + bytes.MinRead))
 	}
 	if _, err := io.Copy(&held, io.LimitReader(req.Body, limit+1)); err != nil {
 		return held.Bytes(), err
@@ -145,6 +151,9 @@ func (x *exchange) body(req, out *http.Request) ([]byte, error) {
 	out.Body, _ = out.GetBody()
 	return b, nil
 }
+
+// believedBody is how much room is made for a request's body before any of it has come.
+const believedBody = 256 << 10
 
 // respond relays a response.
 func (x *exchange) respond(resp *http.Response) {

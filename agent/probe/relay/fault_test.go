@@ -34,6 +34,14 @@ func TestBadInput(t *testing.T) {
 		{name: "reset before the head", pieces: nil, status: 502, want: timeline.StatusUpstream, cause: "closed"},
 		{name: "garbage instead of a head", pieces: []string{"SSH-2.0-secret\r\n\r\n"}, status: 502, want: timeline.StatusUpstream, cause: "malformed_response"},
 		{
+			name: "a status of nothing", pieces: []string{"HTTP/1.1 000 Huh\r\nContent-Length: 0\r\n\r\n"}, status: 502,
+			want: timeline.StatusUpstream, cause: "malformed_response",
+		},
+		{
+			name: "a change of protocol that nobody asked for", pieces: []string{"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"},
+			status: 502, want: timeline.StatusUpstream, cause: "malformed_response",
+		},
+		{
 			name: "an error status", pieces: []string{"HTTP/1.1 500 Oops\r\nContent-Length: 5\r\n\r\noops!"}, status: 500, body: "oops!",
 			want: timeline.StatusHTTPError, cause: "error_status",
 		},

@@ -130,6 +130,7 @@ var (
 	errStopped = errors.New("relay stopped")
 	errSilent  = errors.New("upstream silent for too long")
 	errTLS     = errors.New("tls handshake")
+	errStatus  = errors.New("no final status")
 )
 
 // fault names what went wrong on the way to the upstream in one fixed word: errors themselves quote what they met,
