@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tpotscope/tpotscope/agent/calibration"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
@@ -43,6 +44,8 @@ type Report struct {
 	CanSay    []string       `json:"can_say"`
 	CannotSay []string       `json:"cannot_say"`
 
+	Calibration []calibration.Finding `json:"calibration,omitempty"`
+
 	dram map[int]string // state of the DRAM counter of each GPU on which it is not fine
 }
 
@@ -68,7 +71,13 @@ type Options struct {
 	Engines    []string      // URLs; empty: the usual local ports
 	Socket     string        // of the agent
 	StateDir   string        // where recordings go
+	DCGM       string        // URL of dcgm-exporter, if one is configured
 	Timeout    time.Duration // of each check that waits; zero: 15 s
+
+	Calibrate bool               // say what is known of each GPU's peaks
+	With      string             // a command that runs known loads, for the shell; empty: none is run
+	Counters  calibration.Source // in place of the helper, for the calibration
+	Say       func(string)       // takes a line on what goes on; may be nil
 }
 
 // Run makes all checks. It returns what was found even if ctx ends before all are made.
@@ -84,6 +93,10 @@ func Run(ctx context.Context, o Options) *Report {
 	r.add(checkStamps())
 	if probed := r.checkHelper(ctx, o); probed != nil {
 		r.checkGPUs(probed)
+	}
+	r.checkDCGM(ctx, o)
+	if o.Calibrate && len(r.GPUs) > 0 {
+		r.calibrate(ctx, o)
 	}
 	r.checkEngines(ctx, o)
 	r.add(checkAgent(ctx, o.Socket))

@@ -33,6 +33,7 @@ func (r *Report) Text(w io.Writer) error {
 			fmt.Fprintf(&b, "      %-*s  -> %s\n", width, "", c.Who)
 		}
 	}
+	r.peaks(&b)
 	list(&b, "\nThis node can say:\n", r.CanSay)
 	list(&b, "\nIt cannot say:\n", r.CannotSay)
 	_, err := io.WriteString(w, b.String())

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/tpotscope/tpotscope/agent/calibration"
 	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/exporters/record"
@@ -40,6 +41,9 @@ func Run(
 	}
 	if len(cfg.Targets) == 0 {
 		cfg.Targets = r.Meta().Targets
+	}
+	if cfg.Eta == nil {
+		cfg.Eta = calibration.OfRecording(r.Meta().Config, r.Meta().GPUs)
 	}
 	p := &player{reader: r, cfg: cfg, emit: emit, progress: progress}
 	p.before, _ = r.Progress()

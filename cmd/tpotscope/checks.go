@@ -20,12 +20,13 @@ import (
 )
 
 func (a *app) doctorCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, calibrate bool
 	var engines []string
+	var with string
 	cmd := &cobra.Command{
 		Use: "doctor", GroupID: "check", Short: "what this node can measure, what not, why, and who can change it",
-		Long:    "Doctor checks clocks, socket stamps, helper, driver, GPUs, permissions, engine, agent and disk, and changes nothing. It exits with 1 if a check failed.",
-		Example: "  tpotscope doctor\n  tpotscope doctor --engine http://10.0.0.5:8000 --json",
+		Long:    "Doctor checks clocks, socket stamps, helper, driver, GPUs, permissions, engine, agent and disk, and changes nothing. It exits with 1 if a check failed.\n\nWith --calibrate it says what is known of each GPU's peaks. With --with it also runs a command's known loads on each GPU, which must be idle, and keeps what the GPU reaches below state_dir for the agent.",
+		Example: "  tpotscope doctor\n  tpotscope doctor --engine http://10.0.0.5:8000 --json\n  tpotscope doctor --calibrate --with \"python3 deploy/gpucheck/kernels.py\"",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.load(nil)
 			if err != nil {
@@ -37,6 +38,7 @@ func (a *app) doctorCommand() *cobra.Command {
 			o := doctor.Options{
 				HelperDir: programDir(), Helper: cfg.NVML.Helper, Library: cfg.NVML.Library, Env: os.Environ(),
 				Engines: engines, Socket: cfg.Socket, StateDir: cfg.StateDir,
+				DCGM: cfg.DCGM.URL, Calibrate: calibrate || with != "", With: with, Say: func(line string) { a.say("%s\n", line) },
 			}
 			if cfg.NVML.Source != agent.SourceHelper {
 				o.NoCounters = "nvml.source is " + cfg.NVML.Source
@@ -54,6 +56,8 @@ func (a *app) doctorCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the findings as JSON (schema "+doctor.Schema+")")
+	cmd.Flags().BoolVar(&calibrate, "calibrate", false, "say what is known of each GPU's peaks")
+	cmd.Flags().StringVar(&with, "with", "", "calibrate with the loads that this `command` runs")
 	cmd.Flags().StringArrayVar(&engines, "engine", nil, "base URL of an engine (default: the usual local ports)")
 	return cmd
 }
