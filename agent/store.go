@@ -230,12 +230,17 @@ type source struct {
 	refs map[uint64]uint64 // of requests that are open
 }
 
-var _ timeline.RequestSink = (*source)(nil)
+var _ timeline.TokensSink = (*source)(nil)
 
 // ref returns the store's number of an observer's request.
 func (o *source) ref(theirs uint64) uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	return o.number(theirs)
+}
+
+// number is ref with the lock held.
+func (o *source) number(theirs uint64) uint64 {
 	r, ok := o.refs[theirs]
 	if !ok {
 		r = o.store.refs.Add(1)
@@ -268,6 +273,24 @@ func (o *source) AddToken(e timeline.TokenEvent) {
 	s.engine.Token(e)
 	if s.keep {
 		s.queue.tokens = push(s.queue.tokens, e, maxPendingTokens, &s.drops.Tokens)
+	}
+}
+
+// AddTokens takes many events under one lock: a report of a busy node holds hundreds. It numbers them in place.
+func (o *source) AddTokens(events []timeline.TokenEvent) {
+	o.mu.Lock()
+	for i := range events {
+		events[i].Ref = o.number(events[i].Ref)
+	}
+	o.mu.Unlock()
+	s := o.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range events {
+		s.engine.Token(e)
+		if s.keep {
+			s.queue.tokens = push(s.queue.tokens, e, maxPendingTokens, &s.drops.Tokens)
+		}
 	}
 }
 

@@ -94,6 +94,33 @@ func TestAnObserverThatNeverClosesIsBounded(t *testing.T) {
 	}
 }
 
+func TestManyTokensAtOnceAreTokensOneByOne(t *testing.T) {
+	one, many := newStore(true), newStore(true)
+	a, b := one.Source("x"), many.Source("x").(timeline.TokensSink)
+	for _, sink := range []timeline.RequestSink{a, b} {
+		sink.OpenRequest(&timeline.Request{Ref: 7, ID: "7", Sent: 1})
+		sink.OpenRequest(&timeline.Request{Ref: 9, ID: "9", Sent: 1})
+	}
+	events := make([]timeline.TokenEvent, 0, 50)
+	for i := range 50 {
+		events = append(events, timeline.TokenEvent{Ref: uint64(7 + i%3), At: timeline.Instant(i + 2), Tokens: 1}) // 8 was never opened
+	}
+	for _, e := range events {
+		a.AddToken(e)
+	}
+	b.AddTokens(events)
+	if diff := cmp.Diff(one.drain(pending{}).tokens, many.drain(pending{}).tokens); diff != "" {
+		t.Errorf("queued (-one by one +at once):\n%s", diff)
+	}
+	if one.engine.Stats() != many.engine.Stats() || one.engine.Stats().Tokens != 50 {
+		t.Errorf("the engine took %+v one by one and %+v at once", one.engine.Stats(), many.engine.Stats())
+	}
+	b.AddTokens(make([]timeline.TokenEvent, maxPendingTokens+7))
+	if got, want := many.Drops(), (Drops{Tokens: 7}); got != want || len(many.drain(pending{}).tokens) != maxPendingTokens {
+		t.Errorf("drops %+v, want %+v", got, want)
+	}
+}
+
 func TestFullQueuesDropAndCount(t *testing.T) {
 	s := newStore(true)
 	for i := range maxPendingOther + 3 {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -363,19 +364,23 @@ func TestRingPushAllocatesNothing(t *testing.T) {
 }
 
 func TestRingTakesMemoryForWhatItHolds(t *testing.T) {
-	size := func(capacity int) int64 {
-		return testing.Benchmark(func(b *testing.B) {
-			for b.Loop() {
-				r := timeline.NewRing[timeline.Sample](capacity)
-				for range 100 {
-					r.Push(timeline.Sample{})
-					r.PopWhile(func(*timeline.Sample) bool { return r.Len() > 20 })
-				}
-			}
-		}).AllocedBytesPerOp()
+	const capacity = 1 << 16
+	allocations := testing.AllocsPerRun(10, func() {
+		r := timeline.NewRing[timeline.Sample](capacity)
+		for range 1000 {
+			r.Push(timeline.Sample{})
+			r.PopWhile(func(*timeline.Sample) bool { return r.Len() > 20 })
+		}
+	})
+	if allocations > 2 {
+		t.Errorf("a ring that holds 20 values at once was grown: %v allocations", allocations)
 	}
-	if small, large := size(32), size(1<<16); large > small {
-		t.Errorf("20 values take %d bytes in a ring of 65536, and %d in one of 32", large, small)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r := timeline.NewRing[timeline.Sample](capacity)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > capacity {
+		t.Errorf("an empty ring of %d takes %d bytes", r.Cap(), took)
 	}
 }
 
