@@ -27,10 +27,10 @@ var dialects = []dialect{
 }
 
 // Translate reads a Prometheus text page of an engine into s, and returns what the page tells of the engine's
-// identity. Counters that the page does not hold, or whose value is not a number, stay absent.
+// identity. Counters that the page does not hold, or whose value is not a number, stay absent. The page is used up.
 func Translate(page []byte, s *timeline.EngineSample) (Identity, error) {
 	p := expfmt.NewTextParser(model.UTF8Validation)
-	fams, err := p.TextToMetricFamilies(bytes.NewReader(page))
+	fams, err := p.TextToMetricFamilies(bytes.NewReader(withoutBuckets(page)))
 	if err != nil {
 		return Identity{}, errUnreadable
 	}
@@ -47,6 +47,18 @@ func Translate(page []byte, s *timeline.EngineSample) (Identity, error) {
 		}
 	}
 	return Identity{}, errUnknown
+}
+
+// withoutBuckets takes the lines of histogram buckets out of a page, in place: they are most of what an engine tells,
+// and only sums and counts are read.
+func withoutBuckets(page []byte) []byte {
+	kept := page[:0]
+	for line := range bytes.Lines(page) {
+		if name, _, ok := bytes.Cut(line, []byte("{")); !ok || !bytes.HasSuffix(name, []byte("_bucket")) {
+			kept = append(kept, line...)
+		}
+	}
+	return kept
 }
 
 // families are the metrics of one page by name.

@@ -1,6 +1,8 @@
 package scrape_test
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,6 +91,55 @@ func TestTranslate(t *testing.T) {
 				t.Errorf("readings (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Buckets are left out before a page is read: a page with as many as a busy engine tells says what it says without them.
+func TestBucketsSayNothingMore(t *testing.T) {
+	for _, name := range []string{"vllm.prom", "vllm_old.prom", "sglang.prom", "llama.prom"} {
+		var with, without bytes.Buffer
+		for line := range strings.Lines(string(page(t, name))) {
+			family, labels, ok := strings.Cut(line, "_sum{")
+			if ok {
+				labels, _, _ = strings.Cut(labels, "}")
+				for _, le := range []string{"0.001", "1", "+Inf"} {
+					fmt.Fprintf(&with, "%s_bucket{%s,le=%q} 3\n", family, labels, le)
+				}
+			}
+			with.WriteString(line)
+			if !strings.Contains(line, "_bucket{") {
+				without.WriteString(line)
+			}
+		}
+		var a, b timeline.EngineSample
+		idA, errA := scrape.Translate(with.Bytes(), &a)
+		idB, errB := scrape.Translate(without.Bytes(), &b)
+		if errA != nil || errB != nil {
+			t.Fatal(name, errA, errB)
+		}
+		if diff := cmp.Diff(readings(&b), readings(&a)); diff != "" || idA != idB {
+			t.Errorf("%s: %+v with buckets and %+v without (-without +with):\n%s", name, idA, idB, diff)
+		}
+	}
+}
+
+// What only looks like a bucket is still read, and refused if it cannot be.
+func TestOnlyBucketsAreLeftOut(t *testing.T) {
+	for text, want := range map[string]string{
+		"vllm:num_requests_running{a=\"_bucket{\"} 3\nvllm:x_bucket{le=\"1\"} 5": "3",
+		"vllm:x_bucket{le=\"1\"} 5\nvllm:num_requests_running 3\n":               "3",
+		"vllm:num_requests_running 3\n_bucket 4\n":                               "3",
+		"vllm:num_requests_running 3\nx_bucket {\n":                              "metrics not readable",
+	} {
+		var s timeline.EngineSample
+		_, err := scrape.Translate([]byte(text), &s)
+		got := fmt.Sprint(readings(&s)["running"])
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("Translate(%q): %s, want %s", text, got, want)
+		}
 	}
 }
 
