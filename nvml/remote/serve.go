@@ -161,11 +161,17 @@ func (f *fleet) report(out *outbox, at timeline.Instant) {
 // on top is dropped and counted; a sampler never waits.
 const maxPending = 256 << 10
 
+// flushEvery is how long samples wait for more of them. Eight GPUs give some 180 frames a second, and each write wakes
+// both processes; samples are judged seconds later, so that they can come twenty times a second. What is no sample
+// does not wait, and takes along what does.
+const flushEvery = 50 * time.Millisecond
+
 // outbox is the sink of the helper's samplers: it turns what they tell into frames and writes them behind their back.
 // It is safe for concurrent use.
 type outbox struct {
-	w    io.Writer
-	wake chan struct{} // capacity 1: something is pending, or the outbox is closed
+	w      io.Writer
+	wake   chan struct{} // capacity 1: samples are pending
+	urgent chan struct{} // capacity 1: something else is pending, or the outbox is closed
 
 	mu      sync.Mutex
 	pending []byte
@@ -174,11 +180,24 @@ type outbox struct {
 	closed  bool
 }
 
-func newOutbox(w io.Writer) *outbox { return &outbox{w: w, wake: make(chan struct{}, 1)} }
+func newOutbox(w io.Writer) *outbox {
+	return &outbox{w: w, wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1)}
+}
 
 // run writes what is put until close, or until a write fails.
 func (o *outbox) run() error {
-	for range o.wake {
+	pause := time.NewTimer(flushEvery)
+	defer pause.Stop()
+	for {
+		select {
+		case <-o.urgent:
+		case <-o.wake:
+			pause.Reset(flushEvery)
+			select {
+			case <-o.urgent:
+			case <-pause.C:
+			}
+		}
 		o.mu.Lock()
 		out, closed := o.pending, o.closed
 		o.pending = o.spare[:0]
@@ -195,7 +214,6 @@ func (o *outbox) run() error {
 			return nil
 		}
 	}
-	return nil
 }
 
 // close ends run once what is pending was written.
@@ -203,17 +221,18 @@ func (o *outbox) close() {
 	o.mu.Lock()
 	o.closed = true
 	o.mu.Unlock()
-	o.signal()
+	signal(o.urgent)
 }
 
-func (o *outbox) signal() {
+// signal leaves a token in a channel of one place.
+func signal(c chan<- struct{}) {
 	select {
-	case o.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
 
-// put adds a frame, or drops it if too much is pending.
+// put adds a frame that is written at once, or drops it if too much is pending.
 func (o *outbox) put(add func([]byte) []byte) {
 	o.mu.Lock()
 	if len(o.pending) >= maxPending || o.closed {
@@ -222,7 +241,7 @@ func (o *outbox) put(add func([]byte) []byte) {
 		o.pending = add(o.pending)
 	}
 	o.mu.Unlock()
-	o.signal()
+	signal(o.urgent)
 }
 
 // putJSON adds a frame that holds v. All that is put encodes; what did not would be dropped and counted.
@@ -248,7 +267,7 @@ func (o *outbox) takeDropped() uint64 {
 // SetGPUs sends the list of GPUs.
 func (o *outbox) SetGPUs(gpus []timeline.GPU) { o.putJSON(kindGPUs, gpus) }
 
-// AddSample sends a sample.
+// AddSample sends a sample, soon.
 func (o *outbox) AddSample(s *timeline.Sample) {
 	o.mu.Lock()
 	if len(o.pending) >= maxPending || o.closed {
@@ -257,7 +276,7 @@ func (o *outbox) AddSample(s *timeline.Sample) {
 		o.pending = appendSample(o.pending, s)
 	}
 	o.mu.Unlock()
-	o.signal()
+	signal(o.wake)
 }
 
 // AddCapability sends a counter's state.

@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"log/slog"
@@ -442,6 +443,55 @@ func TestWhatTheHelperWritesIsLoggedAndNotTooMuch(t *testing.T) {
 		}
 		if len(l.last()) > maxLine {
 			t.Errorf("a line of %d bytes was kept", len(l.last()))
+		}
+	})
+}
+
+// writes notes when bytes came, and what kinds of frame.
+type writes struct {
+	start time.Time
+	at    []time.Duration
+	kinds [][]kind
+}
+
+func (w *writes) Write(b []byte) (int, error) {
+	w.at = append(w.at, time.Since(w.start))
+	var kinds []kind
+	for rest := b; len(rest) >= headerLen; rest = rest[4+binary.LittleEndian.Uint32(rest):] {
+		kinds = append(kinds, kind(rest[4]))
+	}
+	w.kinds = append(w.kinds, kinds)
+	return len(b), nil
+}
+
+func TestSamplesWaitForEachOtherAndNothingElseDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &writes{start: time.Now()}
+		out := newOutbox(w)
+		ended := make(chan error, 1)
+		go func() { ended <- out.run() }()
+		for i := range 8 { // one sample each 10 ms, from the start on
+			out.AddSample(&timeline.Sample{GPU: i, Over: timeline.Span{Start: 1, End: 2}})
+			time.Sleep(10 * time.Millisecond)
+		}
+		synctest.Wait()
+		out.AddEvent(timeline.Event{Kind: timeline.EventGPULost}) // at 80 ms, while samples wait
+		synctest.Wait()
+		time.Sleep(time.Second)
+		out.SetGPUs([]timeline.GPU{{UUID: "GPU-0"}}) // while nothing waits
+		synctest.Wait()
+		out.AddSample(&timeline.Sample{Over: timeline.Span{Start: 1, End: 2}})
+		time.Sleep(time.Millisecond)
+		out.close() // takes along what waits
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		const ms = time.Millisecond
+		if diff := cmp.Diff([]time.Duration{50 * ms, 80 * ms, 1080 * ms, 1081 * ms}, w.at); diff != "" {
+			t.Errorf("writes (-want +got):\n%s", diff)
+		}
+		if last := len(w.kinds[1]) - 1; last < 1 || w.kinds[1][0] != kindSample || w.kinds[1][last] != kindEvent {
+			t.Errorf("written at 80 ms: kinds %v, want samples and the event after them", w.kinds[1])
 		}
 	})
 }
