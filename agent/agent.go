@@ -5,6 +5,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,12 +16,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tpotscope/tpotscope/agent/calibration"
 	"github.com/tpotscope/tpotscope/agent/hostclock"
 	"github.com/tpotscope/tpotscope/agent/probe/relay"
 	"github.com/tpotscope/tpotscope/agent/route"
 	"github.com/tpotscope/tpotscope/agent/scrape"
 	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/correlate/verdict"
 	"github.com/tpotscope/tpotscope/exporters"
 	"github.com/tpotscope/tpotscope/exporters/record"
 	"github.com/tpotscope/tpotscope/nvml"
@@ -58,7 +61,10 @@ type Agent struct {
 	relay    *relay.Relay
 	counters nvml.Source
 	dcgm     *scrape.DCGM // nil: not read
+	measured calibration.File
+	eta      map[string]verdict.Eta // what the GPUs that are listed were measured to reach; written by calibration.Match alone
 	router   *route.Router
+	sink     timeline.GPUSink // of GPUs: the store, and what stands before it
 	targets  *targets
 	recorder *recorder
 	ways     ways
@@ -74,12 +80,17 @@ func New(ctx context.Context, cfg Config, deps Deps, log *slog.Logger) (*Agent, 
 	}
 	engine := correlate.DefaultConfig()
 	engine.Cell, engine.Lateness, engine.Warmup, engine.Targets = cfg.Engine.Cell, cfg.Engine.Lateness, cfg.Engine.Warmup, cfg.Targets
+	engine.Eta = map[string]verdict.Eta{}
 	if err := engine.Validate(); err != nil {
 		return nil, fmt.Errorf("correlation: %w", err)
 	}
-	a := &Agent{cfg: cfg, deps: deps, log: log, clock: clock, started: clock.Now()}
+	a := &Agent{cfg: cfg, deps: deps, log: log, clock: clock, started: clock.Now(), eta: engine.Eta}
+	if a.measured, err = calibration.Load(cfg.StateDir); err != nil {
+		log.Warn("calibration not used", slog.Any("err", err))
+	}
 	a.store = NewStore(correlate.New(engine), cfg.Record.Enabled)
 	a.store.now = clock.Now
+	a.sink = calibration.Match(a.measured, a.eta, a.store, log)
 	a.targets = newTargets(cfg.Targets, a.store)
 	if anchor, err := clock.Anchor(); err == nil {
 		a.store.AddAnchor(anchor)
@@ -102,7 +113,12 @@ func (a *Agent) openRecording() (*recorder, error) {
 	if err != nil {
 		host = "unknown"
 	}
+	config, err := json.Marshal(calibration.Recorded{Calibration: a.measured})
+	if err != nil {
+		return nil, fmt.Errorf("open recording: %w", err)
+	}
 	return newRecorder(a.cfg.RecordDir(), record.Meta{
+		Config:  config,
 		Created: time.Now().UTC(), Host: host, BootID: a.clock.BootID(), Targets: a.cfg.Targets,
 		Versions: map[string]string{"tpotscope": a.cfg.Version}, Simulated: a.deps.Simulated, Note: a.deps.Note,
 	}, record.Options{MaxBytes: a.cfg.Record.MaxBytes}, a.store, a.log)
@@ -188,7 +204,7 @@ func ended(err error) error {
 // startSprings starts everything that measures.
 func (a *Agent) startSprings(ctx context.Context, g *errgroup.Group, d doors) {
 	g.Go(func() error { return a.clock.Run(ctx, time.Second, a.store.AddAnchor, a.store.AddEvent) })
-	var sink timeline.GPUSink = a.store
+	sink := a.sink
 	if a.dcgm != nil {
 		sink = a.router.Driver()
 		g.Go(func() error { return a.dcgm.Run(ctx) })

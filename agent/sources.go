@@ -60,7 +60,7 @@ func (a *Agent) openDCGM() error {
 	}
 	a.router = route.New(route.Config{
 		Cell: a.cfg.Engine.Cell, Lateness: a.cfg.Engine.Lateness, Driver: a.counters != nil, Logger: a.log,
-	}, a.store)
+	}, a.sink)
 	var err error
 	if a.dcgm, err = scrape.NewDCGM(a.cfg.DCGM, a.clock.Now, scrape.DCGMSink{
 		Reading: a.router.Exporter,
