@@ -226,6 +226,7 @@ func TestRequestsOfAKilledObserverEndWhereItsTokensDo(t *testing.T) {
 	w, err := record.Create(dir, m, record.Options{})
 	must(t, err)
 	stream(w, 100, 110) // and then it is killed
+	must(t, os.Remove(filepath.Join(dir, ".lock"))) // which a dead process does not hold
 	w, err = record.Open(dir, m, record.Options{})
 	must(t, err)
 	stream(w, 120, 130)
@@ -246,12 +247,64 @@ func TestRequestsOfAKilledObserverEndWhereItsTokensDo(t *testing.T) {
 	}
 	for i, p := range phases {
 		r := &p.Request
-		if r.Status != timeline.StatusUnfinished || r.OutputTokens != 190 || r.Events != 190 || !p.Latency.TPOT.OK() {
+		if r.Status != timeline.StatusUnfinished || r.Done != 0 || r.OutputTokens != 190 || r.Events != 190 || !p.Latency.TPOT.OK() {
 			t.Errorf("phase %d: status %s, %d tokens, TPOT %+v, want 190 of an unfinished request", i, r.Status, r.OutputTokens, p.Latency.TPOT)
 		}
 	}
 	if decoding[105] != 1 || decoding[115] != 0 || decoding[125] != 1 {
 		t.Errorf("decoding %v at 105, %v at 115 and %v at 125 s, want 1, 0 and 1", decoding[105], decoding[115], decoding[125])
+	}
+}
+
+// TestEachLifeOfTheAgentHasItsOwnGPU goes on with a recording on another GPU each time, which meta.json then lists beside
+// those of before.
+func TestEachLifeOfTheAgentHasItsOwnGPU(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	for life := range timeline.Instant(3) {
+		uuid := fmt.Sprintf("GPU-%d", life)
+		w, err := record.Open(dir, record.Meta{
+			BootID: "boot", GPUs: []timeline.GPU{{UUID: uuid, Name: "NVIDIA H100 80GB HBM3", GPM: true}}, Targets: []timeline.Target{{Name: "vllm"}},
+		}, record.Options{})
+		must(t, err)
+		base := (1000 + 20*life) * sec
+		for n := range timeline.Instant(140) { // fourteen seconds, and six of silence
+			at := base + n*sec/10
+			s := timeline.Sample{Over: timeline.Span{Start: at, End: at + sec/10}, Slack: 20_000}
+			for c := timeline.GraphicsUtil; c <= timeline.DRAMUtil; c++ {
+				s.Put(c, 0.9)
+			}
+			w.AddSample(&s)
+			if n%10 == 0 {
+				e := timeline.EngineSample{Target: "vllm", Over: timeline.Span{Start: at, End: at + 1e6}}
+				e.Put(timeline.Running, 4)
+				e.Put(timeline.OutputTotal, float64(n))
+				e.Put(timeline.PromptTotal, 0)
+				w.AddEngine(&e)
+			}
+		}
+		must(t, w.Close())
+	}
+	judged := map[string]int{}
+	_, err := replay.Run(t.Context(), reader(t, dir), correlate.DefaultConfig(), func(o *correlate.Output) error {
+		for i := range o.Cells {
+			c := &o.Cells[i]
+			life := (c.Span.Start/sec - 1000) / 20
+			for _, g := range c.PerGPU {
+				if g.Windows > 0 && g.UUID != fmt.Sprintf("GPU-%d", life) {
+					t.Errorf("a cell at %d s is of %s", c.Span.Start/sec, g.UUID)
+				}
+			}
+			if c.Verdict.OK() && len(c.PerGPU) == 1 {
+				judged[c.PerGPU[0].UUID]++
+			}
+		}
+		return nil
+	}, nil)
+	must(t, err)
+	for life := range 3 {
+		if n := judged[fmt.Sprintf("GPU-%d", life)]; n < 12 {
+			t.Errorf("%d cells of life %d have a verdict, want twelve of fourteen: %v", n, life, judged)
+		}
 	}
 }
 

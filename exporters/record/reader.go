@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -85,7 +84,7 @@ func OpenReader(dir string) (*Reader, error) {
 
 // bootOf returns the boot that f's schema names, and nothing if f is too short or too damaged to tell.
 func (r *Reader) bootOf(f file) string {
-	disk, err := os.Open(r.path(f))
+	disk, err := openRegular(r.path(f))
 	if err != nil {
 		return ""
 	}
@@ -268,7 +267,7 @@ type batches[T any] struct {
 // openBatches opens a file. That it cannot be read is for next to say.
 func openBatches[T any](r *Reader, f file, t *table[T]) *batches[T] {
 	b := &batches[T]{table: t, file: f}
-	disk, err := os.Open(r.path(f))
+	disk, err := openRegular(r.path(f))
 	if err != nil {
 		b.fail(err)
 		return b

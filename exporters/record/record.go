@@ -141,6 +141,9 @@ func readMeta(dir string) (Meta, error) {
 	if err != nil {
 		return Meta{}, fmt.Errorf("open recording: %w", err)
 	}
+	if !info.Mode().IsRegular() {
+		return Meta{}, fmt.Errorf("open recording: %s: %w", path, errNotFile)
+	}
 	if info.Size() > maxMetaBytes {
 		return Meta{}, fmt.Errorf("open recording: %s: %d bytes are more than a description takes", path, info.Size())
 	}

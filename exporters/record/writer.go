@@ -79,6 +79,7 @@ type Stats struct {
 // for concurrent use. A disk that is full loses what it cannot take: the rows are counted as dropped, the error is
 // returned once, and a later Flush begins a new segment as soon as there is room.
 type Writer struct {
+	lock    *os.File // held while this process writes
 	dir     string
 	opts    Options
 	meta    Meta
@@ -145,12 +146,27 @@ func Open(dir string, m Meta, o Options) (*Writer, error) {
 }
 
 func open(dir string, m Meta, o Options) (*Writer, error) {
-	files, err := listFiles(dir)
+	held, err := lock(dir)
 	if err != nil {
 		return nil, err
 	}
+	w := &Writer{dir: dir, lock: held, opts: o.withDefaults(), number: 1}
+	if err := w.begin(m); err != nil {
+		_ = held.Close() // nothing is written
+		return nil, err
+	}
+	return w, nil
+}
+
+// begin describes the recording and makes ready for its next segment.
+func (w *Writer) begin(m Meta) error {
+	dir := w.dir
+	files, err := listFiles(dir)
+	if err != nil {
+		return err
+	}
 	m.Schema = Schema
-	w := &Writer{dir: dir, opts: o.withDefaults(), meta: m, number: 1}
+	w.meta = m
 	w.gpus.gpus = slices.Clone(m.GPUs)
 	for _, f := range files {
 		w.number = max(w.number, f.number+1)
@@ -158,7 +174,7 @@ func open(dir string, m Meta, o Options) (*Writer, error) {
 	}
 	w.refs = uint64(w.number-1) << refBits
 	if err := writeMeta(dir, &w.meta); err != nil {
-		return nil, err
+		return err
 	}
 	w.anchors = newStream(anchorTable())
 	w.events = newStream(eventTable(&w.gpus))
@@ -169,7 +185,7 @@ func open(dir string, m Meta, o Options) (*Writer, error) {
 	w.tokens = newStream(tokenTable())
 	w.requests = newStream(requestTable())
 	w.cells = newStream(cellTable(&w.gpus))
-	return w, nil
+	return nil
 }
 
 // mergeGPUs returns old with those of add that it lacks, each in its latest description.
@@ -307,7 +323,7 @@ func (w *Writer) Close() error {
 	if w.closed {
 		return nil
 	}
-	err := errors.Join(w.Flush(), w.end())
+	err := errors.Join(w.Flush(), w.end(), w.lock.Close())
 	w.closed = true
 	return err
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/exporters/record"
 )
@@ -25,8 +27,8 @@ func TestFilesAreTheOwnersAlone(t *testing.T) {
 	}
 	entries, err := os.ReadDir(dir)
 	must(t, err)
-	if len(entries) != 2 {
-		t.Errorf("%d files, want meta.json and tokens", len(entries))
+	if len(entries) != 3 {
+		t.Errorf("%d files, want meta.json, tokens and the lock", len(entries))
 	}
 	for _, e := range entries {
 		info, err := e.Info()
@@ -188,25 +190,49 @@ func TestASegmentEndsByAge(t *testing.T) {
 	}
 }
 
-func TestTwoProcessesInOneDirectoryDoNotMixTheirFiles(t *testing.T) {
-	a, dir := create(t, record.Options{SegmentAge: 2 * time.Second})
+func TestARecordingIsOneWritersAtATime(t *testing.T) {
+	a, dir := create(t, record.Options{})
 	a.AddToken(timeline.TokenEvent{Ref: 1, At: sec})
-	must(t, a.Flush())
-	b, err := record.Open(dir, meta(), record.Options{SegmentAge: 2 * time.Second})
+	before, err := os.ReadFile(filepath.Join(dir, "meta.json"))
 	must(t, err)
-	for i := range timeline.Instant(10) {
-		a.AddToken(timeline.TokenEvent{Ref: 1, At: (i + 2) * sec})
-		b.AddToken(timeline.TokenEvent{Ref: 1, At: (i + 2) * sec})
-		must(t, a.Flush())
-		must(t, b.Flush())
+	other := meta()
+	other.Note = "another process"
+	if _, err := record.Open(dir, other, record.Options{}); !errors.Is(err, record.ErrBusy) {
+		t.Errorf("Open() of a recording that is being written: %v, want %v", err, record.ErrBusy)
+	}
+	after, err := os.ReadFile(filepath.Join(dir, "meta.json"))
+	must(t, err)
+	if string(before) != string(after) {
+		t.Error("a writer that was refused changed meta.json")
 	}
 	must(t, a.Close())
+	b, err := record.Open(dir, other, record.Options{})
+	must(t, err)
 	must(t, b.Close())
-	counts := map[uint64]int{}
-	for _, e := range all(t, openReader(t, dir).Tokens()) {
-		counts[e.Ref&0xff]++
+	if n := len(all(t, openReader(t, dir).Tokens())); n != 1 {
+		t.Errorf("%d tokens, want 1", n)
 	}
-	if counts[1] != 21 {
-		t.Errorf("%v tokens, want 21", counts)
+}
+
+// A pipe would be waited for, and a device never ends.
+func TestWhatIsNoFileIsRefused(t *testing.T) {
+	w, dir := create(t, record.Options{})
+	w.AddToken(timeline.TokenEvent{Ref: 1, At: sec})
+	must(t, w.Close())
+	must(t, os.Rename(filepath.Join(dir, "tokens-000001.arrows"), filepath.Join(dir, "kept")))
+	must(t, unix.Mkfifo(filepath.Join(dir, "tokens-000001.arrows"), 0o600))
+	said := 0
+	for _, err := range openReader(t, dir).Tokens() {
+		if err != nil {
+			said++
+		}
+	}
+	if said != 1 {
+		t.Errorf("a pipe in place of a file was told %d times, want once", said)
+	}
+	must(t, os.Remove(filepath.Join(dir, "meta.json")))
+	must(t, os.Symlink("/dev/zero", filepath.Join(dir, "meta.json")))
+	if _, err := record.OpenReader(dir); err == nil {
+		t.Error("a device passes for meta.json")
 	}
 }
