@@ -27,7 +27,7 @@ func TestAnAgentReadsAnExporterInPlaceOfTheDriver(t *testing.T) {
 	until(t, 20*time.Second, "windows of the exporter", func() bool {
 		page := ag.get(t, "/healthz")
 		return strings.Contains(page, `"uuid": "GPU-b"`) && strings.Contains(page, `"state": "ok"`) && strings.Contains(page, `"collections": `) &&
-			ag.log.count("windows come from dcgm-exporter") == 1
+			ag.log.count("event=counter_source") == 1
 	})
 	if page := ag.get(t, "/healthz"); strings.Contains(page, "no counters") {
 		t.Errorf("health %s", page)

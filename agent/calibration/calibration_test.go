@@ -143,13 +143,13 @@ func TestKnownLoadsCalibrateAGPU(t *testing.T) {
 			if e.SMClockHz != 1.7e9 || e.MemClockHz != 2.619e9 || e.Driver != sim.DefaultDriver || !e.Simulated || e.Windows < 10 || e.Time.Unix() != 1.8e9 {
 				t.Errorf("entry %+v", e)
 			}
-			warned := ""
+			var warned []string
 			for _, k := range f.Known {
 				if k.Warning {
-					warned += k.Name + ": " + k.Text
+					warned = append(warned, k.Name+": "+k.Text)
 				}
 			}
-			if want := map[bool]string{true: "power: limit 500 W, by default 700 W (71 %)"}[strings.Contains(name, "power")]; warned != want {
+			if want := map[bool]string{true: "power: limit 500 W, by default 700 W (71 %)"}[strings.Contains(name, "power")]; strings.Join(warned, ";") != want {
 				t.Errorf("warned of %q, want %q", warned, want)
 			}
 		})

@@ -29,12 +29,13 @@ func (r *Report) checkDCGM(ctx context.Context, o Options) {
 		r.add(askDCGM(ctx, o.DCGM, need, o.NoCounters != "" || len(r.GPUs) == 0))
 	case need > 0:
 		c := askDCGM(ctx, usualExporter, need, false)
-		if c.State == Failed {
+		switch c.State { //nolint:exhaustive // a warning stands as it is
+		case Failed:
 			c = Check{
 				"dcgm", Skipped, "no dcgm-exporter on " + usualExporter, "you",
-				fmt.Sprintf("for the %d GPUs without windows from the driver: run dcgm-exporter with its profiling fields and an interval of 1 s (-c 1000), and --set dcgm.url=http://HOST:9400", need),
+				fmt.Sprintf("for the %d of %d GPUs without windows from the driver: run dcgm-exporter with its profiling fields and an interval of 1 s (-c 1000), and --set dcgm.url=http://HOST:9400", need, len(r.GPUs)),
 			}
-		} else if c.State == Fine {
+		case Fine:
 			c.State, c.Who = Warning, "you"
 			c.Fix = "--set dcgm.url=" + usualExporter + " has the agent judge from its windows, with --set correlation.cell=5s --set correlation.lateness=3s for an exporter that collects each second"
 		}

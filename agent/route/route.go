@@ -224,7 +224,7 @@ func (r *Router) Exporter(in *scrape.DCGMReading) {
 	s.GPU = i
 	if g.windows {
 		for _, text := range g.check.exporter(&s) {
-			r.say(i, s.Over.End, timeline.EventCounterMismatch, "counters disagree", text)
+			r.say(i, s.Over.End, timeline.EventCounterMismatch, text)
 		}
 		return
 	}
@@ -274,7 +274,7 @@ const (
 func (r *Router) tell(i int, s *timeline.Sample) {
 	if !r.gpus[i].told {
 		r.gpus[i].told = true
-		r.say(i, s.Over.End, timeline.EventCounterSource, "windows come from dcgm-exporter",
+		r.say(i, s.Over.End, timeline.EventCounterSource,
 			fmt.Sprintf("windows of activity come from dcgm-exporter, over %v", s.Over.Duration().Round(100*time.Millisecond)))
 	}
 	late := time.Duration(latePart * float64(r.every))
@@ -287,11 +287,11 @@ func (r *Router) tell(i int, s *timeline.Sample) {
 	if windowsPerCell*r.every > time.Minute {
 		text = fmt.Sprintf("dcgm-exporter collects every %v: too seldom for any cell; set its own interval (-c) to 10000 ms or less", r.every.Round(100*time.Millisecond))
 	}
-	r.say(i, s.Over.End, timeline.EventCapability, "windows too long for the cells", text)
+	r.say(i, s.Over.End, timeline.EventCapability, text)
 }
 
 // say tells an event of one GPU, and logs it.
-func (r *Router) say(i int, at timeline.Instant, kind timeline.EventKind, msg, detail string) {
-	r.cfg.Logger.Warn(msg, slog.String("gpu", r.gpus[i].spec.UUID), slog.String("detail", detail))
+func (r *Router) say(i int, at timeline.Instant, kind timeline.EventKind, detail string) {
+	r.cfg.Logger.Warn("dcgm-exporter beside the driver", slog.String("event", string(kind)), slog.String("gpu", r.gpus[i].spec.UUID), slog.String("detail", detail))
 	r.sink.AddEvent(timeline.Event{At: at, Kind: kind, GPU: i, Detail: detail})
 }

@@ -228,7 +228,7 @@ func TestMeansThatComeApartAreToldOnce(t *testing.T) {
 			if len(got) != tt.want || tt.want > 0 && !strings.HasPrefix(got[0], "dram_util over 60 s: driver ") {
 				t.Errorf("events %q, want %d", got, tt.want)
 			}
-			if n := strings.Count(log.String(), "counters disagree"); n != tt.want {
+			if n := strings.Count(log.String(), "event=counter_mismatch"); n != tt.want {
 				t.Errorf("%d lines in the log", n)
 			}
 		})
