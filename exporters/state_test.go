@@ -97,7 +97,7 @@ func TestWhatIntegratesGrowsByCells(t *testing.T) {
 		"tpotscope_batch{llama}":                                          8,
 		"tpotscope_kv_cache_usage_ratio{llama}":                           absent,
 		"tpotscope_dram_bytes_total{llama}":                               absent,
-		"tpotscope_target_info{llama,,,L0,false}":                               1,
+		"tpotscope_target_info{llama,,,L0,false}":                         1,
 		"tpotscope_requests_total{llama,ok}":                              0,
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/summary"
@@ -28,7 +29,7 @@ func Text(w io.Writer, r *summary.Report, o Options) error {
 	}
 	p.headline(mark, headline(r))
 	first := 0 // of the warnings that stand at the end
-	if r.Simulated && len(r.Warnings) > 0 {
+	if len(r.Warnings) > 0 && strings.HasPrefix(r.Warnings[0], "simulated: ") {
 		first++ // the headline says so
 	}
 	if q := &r.Requests; q.EndUnknown > 0 && 2*q.EndUnknown >= q.Total && first < len(r.Warnings) {
