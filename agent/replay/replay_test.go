@@ -225,7 +225,7 @@ func TestRequestsOfAKilledObserverEndWhereItsTokensDo(t *testing.T) {
 	}
 	w, err := record.Create(dir, m, record.Options{})
 	must(t, err)
-	stream(w, 100, 110) // and then it is killed
+	stream(w, 100, 110)                             // and then it is killed
 	must(t, os.Remove(filepath.Join(dir, ".lock"))) // which a dead process does not hold
 	w, err = record.Open(dir, m, record.Options{})
 	must(t, err)
