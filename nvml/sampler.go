@@ -57,8 +57,7 @@ type Sampler struct {
 
 	mu      sync.Mutex
 	burst   timeline.Instant // asked for, up to then
-	watched bool             // the driver tells errors by itself
-	xids    float64          // how many it told
+	watch   watch
 	stats   Stats
 	inCall  timeline.Instant // start of the call under way, zero between calls
 	states  [timeline.NumCounters]timeline.State
@@ -167,7 +166,7 @@ func (s *Sampler) readTier(sink timeline.GPUSink, first, last Call) {
 	if first == firstSlow {
 		s.held.fill(&s.reading)
 		s.flows.fill(&s.reading, s.windowed())
-		s.fillXids()
+		s.fillXids(sink)
 	}
 	s.trust.check(&s.reading, timeline.Span{Start: start, End: end}.Mid())
 	s.noteOutcomes(sink, first, last)
@@ -210,30 +209,39 @@ func (s *Sampler) survey(sink timeline.GPUSink) {
 	to.AddInventory(v)
 }
 
-// Watched says whether the driver tells errors of this GPU by itself; err says why not.
-func (s *Sampler) Watched(sink timeline.GPUSink, err error) {
+// Watched says whether the driver tells errors of this GPU by itself; err says why not. It may be called at any time: the
+// sampler takes it over with its next slow reading.
+func (s *Sampler) Watched(err error) {
 	s.mu.Lock()
-	s.watched = err == nil
+	s.watch = watch{asked: true, err: err, xids: s.watch.xids}
 	s.mu.Unlock()
-	if err != nil {
-		s.setState(sink, timeline.Xids, StateOf(err), err.Error())
-		return
-	}
-	s.setState(sink, timeline.Xids, timeline.StateOK, "")
 }
 
-// CountXid counts an error that the driver told.
+// CountXid counts an error that the driver told. It may be called at any time.
 func (s *Sampler) CountXid() {
 	s.mu.Lock()
-	s.xids++
+	s.watch.xids++
 	s.mu.Unlock()
 }
 
-func (s *Sampler) fillXids() {
+// watch is what is known of the errors that the driver tells.
+type watch struct {
+	asked bool // it is known whether it tells them
+	err   error
+	xids  float64
+}
+
+func (s *Sampler) fillXids(sink timeline.GPUSink) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.watched {
-		s.reading.Put(timeline.Xids, s.xids)
+	w := s.watch
+	s.mu.Unlock()
+	switch {
+	case !w.asked || s.ignored.Has(timeline.Xids):
+	case w.err != nil:
+		s.setState(sink, timeline.Xids, StateOf(w.err), w.err.Error())
+	default:
+		s.setState(sink, timeline.Xids, timeline.StateOK, "")
+		s.reading.Put(timeline.Xids, w.xids)
 	}
 }
 
@@ -328,29 +336,6 @@ func (s *Sampler) leave(call Call, err error) timeline.Instant {
 	s.mu.Unlock()
 	s.duty.busy += took
 	return end
-}
-
-const (
-	deafTime  = 30 * time.Second
-	deafCalls = 20
-)
-
-// listenFor gives a GPU up that answers no call for long, in whatever words: some drivers say only "unknown error" once
-// access to the device was taken away, until they are opened anew (NVIDIA/nvidia-container-toolkit#48).
-func (s *Sampler) listenFor(at timeline.Instant, err error) {
-	switch StateOf(err) {
-	case timeline.StateOK, timeline.StateUnsupported, timeline.StateNoPermission:
-		s.answered, s.deaf = at, 0
-		return
-	default:
-	}
-	if s.answered.IsZero() {
-		s.answered = at
-	}
-	s.deaf++
-	if s.lost == nil && s.deaf >= deafCalls && at.Sub(s.answered) > deafTime {
-		s.lost = fmt.Errorf("no call was answered for %v: %w: %w", at.Sub(s.answered).Round(time.Second), ErrGPULost, err)
-	}
 }
 
 // end says that the GPU is gone.

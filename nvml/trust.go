@@ -2,6 +2,7 @@ package nvml
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"time"
 
@@ -155,5 +156,28 @@ func (s *Sampler) checkGauges() {
 			s.drop(DropRange)
 			s.reading.Has &^= timeline.Set(c)
 		}
+	}
+}
+
+const (
+	deafTime  = 30 * time.Second
+	deafCalls = 20
+)
+
+// listenFor gives a GPU up that answers no call for long, in whatever words: some drivers say only "unknown error" once
+// access to the device was taken away, until they are opened anew (NVIDIA/nvidia-container-toolkit#48).
+func (s *Sampler) listenFor(at timeline.Instant, err error) {
+	switch StateOf(err) {
+	case timeline.StateOK, timeline.StateUnsupported, timeline.StateNoPermission:
+		s.answered, s.deaf = at, 0
+		return
+	default:
+	}
+	if s.answered.IsZero() {
+		s.answered = at
+	}
+	s.deaf++
+	if s.lost == nil && s.deaf >= deafCalls && at.Sub(s.answered) > deafTime {
+		s.lost = fmt.Errorf("no call was answered for %v: %w: %w", at.Sub(s.answered).Round(time.Second), ErrGPULost, err)
 	}
 }

@@ -141,7 +141,7 @@ func (f *fleet) sample(ctx context.Context, sink timeline.GPUSink, bursts <-chan
 func (f *fleet) watch(ctx context.Context, sink timeline.GPUSink, changed chan<- string) {
 	w, ok := f.lib.(nvml.Watcher)
 	if !ok {
-		f.setWatched(sink, fmt.Errorf("the library tells no events: %w", nvml.ErrNotSupported))
+		f.setWatched(fmt.Errorf("the library tells no events: %w", nvml.ErrNotSupported))
 		return
 	}
 	look := f.now().Add(changePeriod)
@@ -149,7 +149,7 @@ func (f *fleet) watch(ctx context.Context, sink timeline.GPUSink, changed chan<-
 	for ctx.Err() == nil {
 		h, happened, err := w.Await(awaitStep)
 		if !told || (err != nil) != failed {
-			f.setWatched(sink, err)
+			f.setWatched(err)
 			told, failed = true, err != nil
 		}
 		why, other := "", false
@@ -172,13 +172,13 @@ func (f *fleet) watch(ctx context.Context, sink timeline.GPUSink, changed chan<-
 }
 
 // setWatched says of every GPU whether its errors are told. The driver tells those of a device, not of its instances.
-func (f *fleet) setWatched(sink timeline.GPUSink, err error) {
+func (f *fleet) setWatched(err error) {
 	for i, s := range f.samplers {
 		if f.gpus[i].ParentUUID != "" && err == nil {
-			s.Watched(sink, fmt.Errorf("events are of the device, not of an instance: %w", nvml.ErrNotSupported))
+			s.Watched(fmt.Errorf("events are of the device, not of an instance: %w", nvml.ErrNotSupported))
 			continue
 		}
-		s.Watched(sink, err)
+		s.Watched(err)
 	}
 }
 

@@ -1,0 +1,117 @@
+package remote
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/nvml"
+	"github.com/tpotscope/tpotscope/nvml/sim"
+)
+
+// deaf is a library whose driver does not tell events for a while, or at all.
+type deaf struct {
+	*sim.Library
+	until time.Time
+	why   error
+	asked int
+}
+
+func (d *deaf) Await(wait time.Duration) (nvml.Happening, bool, error) {
+	d.asked++
+	if time.Now().Before(d.until) {
+		return nvml.Happening{Device: timeline.NoGPU}, false, d.why
+	}
+	return d.Library.Await(wait)
+}
+
+// mute is a library that cannot tell events.
+type mute struct{ nvml.Library }
+
+// local runs a library in this process for d.
+func local(t *testing.T, d time.Duration, wrap func(*sim.Library) nvml.Library, during func(*Local)) *record {
+	t.Helper()
+	begin := time.Now()
+	now := func() timeline.Instant { return timeline.Instant(time.Hour + time.Since(begin)) }
+	l := NewLocal(wrap(sim.NewLibrary(sim.Waves{Count: 1}, sim.Options{}, now)), nvml.DefaultConfig(), now)
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	r := &record{}
+	done := make(chan error)
+	go func() { done <- l.Run(ctx, r) }()
+	if during != nil {
+		during(l)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("run: %v", err)
+	}
+	return r
+}
+
+func TestDriverThatTellsNoEventsIsAskedSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d *deaf
+		r := local(t, 2*time.Minute, func(l *sim.Library) nvml.Library {
+			d = &deaf{Library: l, until: time.Now().Add(time.Minute), why: nvml.ErrNoPermission}
+			return d
+		}, nil)
+		if diff := cmp.Diff([]string{"no_permission", "ok"}, r.statesOf(0, timeline.Xids)); diff != "" {
+			t.Errorf("states (-want +have):\n%s", diff)
+		}
+		if d.asked > 6+120 {
+			t.Errorf("asked %d times in a minute of refusals and one of waits of half a second", d.asked)
+		}
+		if n := len(r.windows(0, timeline.Xids)); n < 55 || n > 61 {
+			t.Errorf("%d readings of errors, want those of the second minute: before, none was known", n)
+		}
+	})
+}
+
+func TestLibraryWithoutEventsSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := local(t, 5*time.Second, func(l *sim.Library) nvml.Library { return mute{l} }, nil)
+		if diff := cmp.Diff([]string{"not_supported"}, r.statesOf(0, timeline.Xids)); diff != "" || len(r.windows(0, timeline.Xids)) > 0 {
+			t.Errorf("states (-want +have):\n%s", diff)
+		}
+	})
+}
+
+func TestBurstOfALocalSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := local(t, 10*time.Second, func(l *sim.Library) nvml.Library { return l }, func(l *Local) {
+			time.Sleep(4 * time.Second)
+			for range 3 { // the newest counts, and none waits
+				if err := l.Burst(3 * time.Second); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		if n := r.rates(0, timeline.SMClock); n[2] != 10 || n[5] < 49 || n[9] > 11 {
+			t.Errorf("readings of clocks a second %v, want 10, 50 in the burst, and 10", n)
+		}
+	})
+}
+
+func TestLibraryIsOpenedAgainWhenItListsOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := local(t, 40*time.Second, func(l *sim.Library) nvml.Library {
+			l.SetChanged("the driver lists 2 gpus, and listed 1")
+			time.AfterFunc(15*time.Second, func() { l.SetChanged("") })
+			return l
+		}, nil)
+		starts := 0
+		for _, k := range r.kinds() {
+			if k == string(timeline.EventSamplerStarted) {
+				starts++
+			}
+		}
+		if starts != 2 || strings.Contains(strings.Join(r.kinds(), " "), "lost") {
+			t.Errorf("events %v, want a second start and no loss", r.kinds())
+		}
+	})
+}
