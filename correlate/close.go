@@ -197,7 +197,9 @@ func (e *Engine) cell(t *target, span timeline.Span, b *bin, broken bool) judged
 	c := Cell{Target: t.spec.Name, Span: span}
 	t.now.settle()
 	width := span.Duration().Seconds()
-	c.Data = e.scratch.read
+	if c.Data = e.scratch.read; c.Data.Empty() {
+		c.Data = timeline.Span{Start: span.Start, End: span.Start} // what gauges hold alone is no reading
+	}
 	e.probeCell(&c, t, b, width)
 	c.Matched = t.match(&c, b)
 	e.engineCell(&c, t, width)

@@ -1,6 +1,8 @@
 package correlate
 
 import (
+	"time"
+
 	"github.com/tpotscope/tpotscope/correlate/latency"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
@@ -22,6 +24,28 @@ type request struct {
 	prev, next *request // in the order of opening
 }
 
+// Silence after which an open request is taken for lost: whoever observed it may have died, and its end will never be
+// told. A stream that once came at an even pace is believed for fifty of its gaps, and ten seconds at least; a request
+// without a token, which may wait in a queue, for ten minutes. What is heard of it later counts again.
+const (
+	silentGaps    = 50
+	silentStream  = 10 * time.Second
+	silentRequest = 10 * time.Minute
+)
+
+// alive returns the instant up to which an open request is believed to go on.
+func (r *request) alive() timeline.Instant {
+	if r.first == 0 {
+		return max(r.rec.Sent, r.rec.Head).Add(silentRequest)
+	}
+	silence := silentStream
+	if r.tokens > 1 {
+		gaps := silentGaps * r.last.Sub(r.first).Seconds() / (r.tokens - 1)
+		silence = max(silence, time.Duration(min(gaps, silentRequest.Seconds())*float64(time.Second)))
+	}
+	return r.last.Add(silence)
+}
+
 // decode returns the span of the decode as far as it is known at t: a request that is still open decodes on.
 func (r *request) decode(t timeline.Instant) timeline.Span {
 	if r.closed {
@@ -33,7 +57,7 @@ func (r *request) decode(t timeline.Instant) timeline.Span {
 	if r.first == 0 {
 		return timeline.Span{}
 	}
-	return timeline.Span{Start: r.first, End: max(t, r.first)}
+	return timeline.Span{Start: r.first, End: max(r.first, min(t, r.alive()))}
 }
 
 // tokensAt returns the tokens that had come by t, as if they had come at an even pace: cells close seconds after their
@@ -57,7 +81,7 @@ func (r *request) flight(t timeline.Instant) timeline.Span {
 	case r.closed:
 		return timeline.Span{Start: start, End: max(start, r.rec.Over().End)}
 	}
-	return timeline.Span{Start: start, End: max(start, t)}
+	return timeline.Span{Start: start, End: max(start, min(t, r.alive()))}
 }
 
 // requestList is all requests, oldest first.

@@ -72,14 +72,27 @@ func (b *Builder) SetGPUs(gpus []timeline.GPU) { b.gpus = slices.Clone(gpus) }
 func (b *Builder) AddCell(c *correlate.Cell) {
 	over := dataOf(c)
 	b.named[c.Target], b.all = true, b.all.Union(over)
+	b.match(c)
 	if !b.wants(c.Target, c.Span.Mid()) {
 		return
 	}
 	b.saw(over)
-	if m := c.Matched; (b.cfg.Since == 0 || m.Over.Start >= b.cfg.Since) && (b.cfg.Until == 0 || m.Over.End <= b.cfg.Until) {
+	b.cells.add(c, b.warm(over.Start))
+}
+
+// match takes what probe and engine counted between the scrapes that end in the cell.
+func (b *Builder) match(c *correlate.Cell) {
+	m := c.Matched
+	since, until := b.cfg.Since, b.cfg.Until
+	if m.Intervals == 0 || b.cfg.Target != "" && c.Target != b.cfg.Target {
+		return
+	}
+	if (since == 0 || m.Over.Start >= since) && (until == 0 || m.Over.End <= until) {
 		b.cells.matched.add(m)
 	}
-	b.cells.add(c, b.warm(over.Start))
+	if (since == 0 || m.Over.End > since) && (until == 0 || m.Over.Start < until) {
+		b.cells.touching.Add(m)
+	}
 }
 
 // AddPhase takes one finished request, if the middle of its decode lies in the span that the report is about; a

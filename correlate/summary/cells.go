@@ -27,8 +27,9 @@ type cells struct {
 	level    timeline.EvidenceLevel
 	engine   stats.WeightedMean // engine TPOT, by output tokens
 	d        decodeSums
-	read     map[string]bool // GPUs that any cell speaks of
-	matched  matched
+	read     map[string]bool   // GPUs that any cell speaks of
+	matched  matched           // inside the report's span
+	touching correlate.Matched // also across its ends
 	count    int
 	warmed   float64 // s of decode in the warm-up
 	probed   bool    // some cell had a request or token of the probe
@@ -158,7 +159,7 @@ func (cs *cells) noteReadings(c *correlate.Cell, t *targetCells, sec float64) {
 
 // dataOf returns the part of a cell that holds readings; all of it where the cell does not tell.
 func dataOf(c *correlate.Cell) timeline.Span {
-	if c.Data.Empty() {
+	if c.Data == (timeline.Span{}) {
 		return c.Span
 	}
 	return c.Data
@@ -304,7 +305,11 @@ func (cs *cells) coverage(p *pool) timeline.Measure {
 	case !cs.probed && p.counts.Total == 0:
 		return timeline.Absent(noProbe)
 	}
-	return cs.matched.Coverage()
+	if m := cs.matched.Coverage(); m.OK() {
+		return m
+	}
+	// A span of a few scrapes holds few whole intervals; those across its ends say the same of it.
+	return cs.touching.Coverage()
 }
 
 // noProbe says that the engine alone was asked, so that no part of the traffic is missing.

@@ -3,6 +3,7 @@ package summary_test
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -166,8 +167,14 @@ func TestOnlyWholeIntervalsInsideTheSpanCount(t *testing.T) {
 		c.Matched.Over = timeline.Span{Start: second(float64(i) - 0.9), End: second(float64(i) + 0.1)}
 		b.AddCell(&c)
 	}
+	if r := b.Report(); math.Abs(r.TrafficCoverage.Value-1.08) > 1e-9 { // of the three intervals that touch it
+		t.Errorf("coverage %+v of two seconds", r.TrafficCoverage)
+	}
+	b = summary.New(summary.Config{})
+	c := memoryCell(rng, 0, 1)
+	b.AddCell(&c)
 	if r := b.Report(); r.TrafficCoverage.OK() || !strings.Contains(r.TrafficCoverage.Why, "two whole intervals") {
-		t.Errorf("coverage %+v of two seconds, want it unknown", r.TrafficCoverage)
+		t.Errorf("coverage %+v of one interval, want it unknown", r.TrafficCoverage)
 	}
 }
 
