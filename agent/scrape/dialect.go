@@ -95,7 +95,7 @@ func (f families) distribution(names ...string) (total, count float64, ok bool) 
 			}
 		}
 		if ok {
-			return total, count, finite(total)
+			return total, count, plausible(total)
 		}
 	}
 	return 0, 0, false
@@ -137,10 +137,14 @@ func scalar(m *dto.Metric) (float64, bool) {
 	case m.GetUntyped() != nil:
 		v = m.GetUntyped().GetValue()
 	}
-	return v, finite(v)
+	return v, plausible(v)
 }
 
-func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+// most is more than any engine counts in its life: at a million tokens a second, thirty years.
+const most = 1e15
+
+// plausible reports whether v can be what an engine tells. What cannot would stay in every sum it reaches.
+func plausible(v float64) bool { return v >= 0 && v <= most }
 
 // putSum sets c to the sum of the first of names that is there.
 func putSum(s *timeline.EngineSample, c timeline.EngineCounter, f families, names ...string) {

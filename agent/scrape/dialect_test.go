@@ -185,3 +185,14 @@ func FuzzTranslate(f *testing.F) {
 		}
 	})
 }
+
+func TestWhatNoEngineCountsStaysAbsent(t *testing.T) {
+	var s timeline.EngineSample
+	text := "vllm:prompt_tokens_total 1e308\nvllm:generation_tokens_total -5\nvllm:num_requests_running 3\n"
+	if _, err := scrape.Translate([]byte(text), &s); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]float64{"running": 3}, readings(&s)); diff != "" {
+		t.Errorf("readings mismatch (-want +got):\n%s", diff)
+	}
+}

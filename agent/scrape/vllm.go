@@ -49,7 +49,7 @@ func readVLLMCache(f families, s *timeline.EngineSample) {
 	for _, m := range f.metrics("vllm:cache_config_info") {
 		// The label is the word None until the engine has profiled its memory.
 		n, err := strconv.ParseFloat(labelOf(m, "num_gpu_blocks"), 64)
-		if err != nil || !finite(n) || n <= 0 {
+		if err != nil || !plausible(n) || n <= 0 {
 			continue
 		}
 		blocks[labelOf(m, "engine")] += n
@@ -58,7 +58,7 @@ func readVLLMCache(f families, s *timeline.EngineSample) {
 	if total > 0 {
 		s.Put(timeline.KVBlocks, total)
 	}
-	if size, err := strconv.ParseFloat(f.label("vllm:cache_config_info", "block_size"), 64); err == nil && finite(size) && size > 0 {
+	if size, err := strconv.ParseFloat(f.label("vllm:cache_config_info", "block_size"), 64); err == nil && plausible(size) && size > 0 {
 		s.Put(timeline.KVBlockSize, size)
 	}
 	for _, name := range []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"} { // fractions, despite their names
