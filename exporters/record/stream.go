@@ -28,7 +28,7 @@ func createFile(path string) (diskFile, error) {
 // flusher is a stream of any kind.
 type flusher interface {
 	flush(w *Writer) error
-	end() (file, error)
+	end(w *Writer) (file, error)
 	bytes() int64
 	counts() (rows, dropped int64)
 }
@@ -51,6 +51,7 @@ type segment struct {
 	disk diskFile
 	ipc  *ipc.Writer
 	buf  bytes.Buffer
+	pack bool
 }
 
 func newStream[T any](t *table[T]) *stream[T] { return &stream[T]{table: t} }
@@ -110,7 +111,7 @@ func (s *stream[T]) write(w *Writer, rows []T) error {
 	if err := s.seg.ipc.Write(batch); err != nil {
 		return fmt.Errorf("encode batch: %w", err)
 	}
-	n, err := s.seg.store()
+	n, err := s.seg.store(w)
 	w.written += n
 	if err != nil {
 		s.abandon(w, err)
@@ -133,22 +134,27 @@ func begin[T any](w *Writer, t *table[T]) (*segment, error) {
 		return nil, fmt.Errorf("begin segment: %w", err)
 	}
 	seg := &segment{file: file{kind: t.kind, number: w.number}, disk: disk}
-	opts := []ipc.Option{ipc.WithSchema(t.schema(w.meta.BootID))}
 	switch t.kind {
-	case Anchors, Events, Host:
-		// A row or two a second: packed they would be bigger, and a compressor takes 2 MB.
+	case Anchors, Events, Host: // a row or two a second: packed they would be bigger
 	default:
-		opts = append(opts, ipc.WithZstd())
+		seg.pack = true
 	}
-	seg.ipc = ipc.NewWriter(&seg.buf, opts...)
+	seg.ipc = ipc.NewWriter(&seg.buf, ipc.WithSchema(t.schema(w.meta.BootID)))
 	w.begun++
 	return seg, nil
 }
 
 // store moves what was encoded to the disk.
-func (g *segment) store() (int64, error) {
+func (g *segment) store(w *Writer) (int64, error) {
 	defer g.buf.Reset()
-	n, err := g.disk.Write(g.buf.Bytes())
+	b := g.buf.Bytes()
+	if g.pack {
+		var err error
+		if b, err = w.packer.Pack(b); err != nil {
+			return 0, fmt.Errorf("pack batch: %w", err)
+		}
+	}
+	n, err := g.disk.Write(b)
 	if err != nil {
 		return 0, errors.Join(err, g.disk.Truncate(g.bytes))
 	}
@@ -174,7 +180,7 @@ func (s *stream[T]) abandon(w *Writer, cause error) {
 }
 
 // end writes the end of the stream and closes the file, and returns what it was. There may be none.
-func (s *stream[T]) end() (file, error) {
+func (s *stream[T]) end(w *Writer) (file, error) {
 	if s.seg == nil {
 		return file{}, nil
 	}
@@ -182,7 +188,7 @@ func (s *stream[T]) end() (file, error) {
 	s.seg = nil
 	err := seg.ipc.Close()
 	if err == nil {
-		_, err = seg.store()
+		_, err = seg.store(w)
 	}
 	err = errors.Join(err, seg.disk.Sync(), seg.disk.Close())
 	if err != nil {

@@ -97,6 +97,7 @@ type Writer struct {
 	first, newest timeline.Instant // of all rows
 	segmentStart  timeline.Instant // of the segment's first row
 
+	packer   *ipc.Packer // of all streams, one after the other
 	anchors  *stream[timeline.Anchor]
 	events   *stream[timeline.Event]
 	engine   *stream[timeline.EngineSample]
@@ -151,7 +152,10 @@ func open(dir string, m Meta, o Options) (*Writer, error) {
 		return nil, err
 	}
 	w := &Writer{dir: dir, lock: held, opts: o.withDefaults(), number: 1}
-	if err := w.begin(m); err != nil {
+	if w.packer, err = ipc.NewPacker(); err == nil {
+		err = w.begin(m)
+	}
+	if err != nil {
 		_ = held.Close() // nothing is written
 		return nil, err
 	}
@@ -324,6 +328,7 @@ func (w *Writer) Close() error {
 		return nil
 	}
 	err := errors.Join(w.Flush(), w.end(), w.lock.Close())
+	w.packer.Close()
 	w.closed = true
 	return err
 }
@@ -332,7 +337,7 @@ func (w *Writer) Close() error {
 func (w *Writer) end() error {
 	var errs []error
 	for _, s := range w.streams() {
-		f, err := s.end()
+		f, err := s.end(w)
 		if err != nil {
 			errs = append(errs, err)
 		}
