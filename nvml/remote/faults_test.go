@@ -193,3 +193,26 @@ func TestFrozenWindowsAreNotBelieved(t *testing.T) {
 		return states[len(states)-1] == "ok"
 	})
 }
+
+func TestUnpluggedGPUIsLostAndComesBackToItsPlace(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 2)
+	_, rec := r.run(t, r.options())
+	until(t, 10*time.Second, "windows", func() bool { return len(rec.windows(1, timeline.DRAMUtil)) > 3 })
+	must(t, r.page.SetCount(1))
+	until(t, 25*time.Second, "the loss", func() bool {
+		states := rec.statesOf(1, timeline.DRAMUtil)
+		return states[len(states)-1] == "lost" && rec.said(timeline.EventGPULost, "does not list")
+	})
+	if !rec.said(timeline.EventSamplerLost, "the driver lists 1 gpus, and listed 2") {
+		t.Errorf("losses %v, want one that says what the driver lists", rec.details(timeline.EventSamplerLost))
+	}
+	n := len(rec.windows(0, timeline.DRAMUtil))
+	until(t, 10*time.Second, "windows of the other", func() bool { return len(rec.windows(0, timeline.DRAMUtil)) > n+3 })
+	must(t, r.page.SetCount(2))
+	n = len(rec.windows(1, timeline.DRAMUtil))
+	until(t, 25*time.Second, "windows of the lost one", func() bool { return len(rec.windows(1, timeline.DRAMUtil)) > n+3 })
+	if list := rec.list(); len(list) != 2 || list[1].UUID != r.world.GPUs()[1].UUID {
+		t.Errorf("list %v, want both in their places", list)
+	}
+}

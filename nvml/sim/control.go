@@ -65,6 +65,22 @@ func (p *Page) putWord(gpu int, name string, v uint64) error {
 	return nil
 }
 
+// SetCount unplugs all devices but the first n, or plugs them in again. The page must have no instances.
+func (p *Page) SetCount(n int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.words == nil {
+		return errClosed
+	}
+	blocks := offset(headerFields, "BLOCKS")
+	if n < 0 || n > len(p.before) || p.words[blocks] != p.words[offset(headerFields, "GPUS")] {
+		return fmt.Errorf("set count: %d of %d gpus, or there are instances", n, len(p.before))
+	}
+	p.put(offset(headerFields, "GPUS"), uint64(n))
+	p.put(blocks, uint64(n))
+	return nil
+}
+
 // Tell makes the driver tell an event of a GPU, by NVML's type (8 is a critical error, 0x100 a device that is cut into
 // other instances) with its number (of a critical error: the Xid).
 func (p *Page) Tell(gpu int, kind, number uint64) error {

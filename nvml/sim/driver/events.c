@@ -75,7 +75,7 @@ static int next(event_set set, event *e)
 
 API int nvmlEventSetWait_v2(event_set set, event *e, unsigned ms)
 {
-	const long step = 5;
+	const long step = 20;
 	if (!set || !e)
 		return INVALID_ARGUMENT;
 	for (long waited = 0;; waited += step) {
