@@ -277,3 +277,14 @@ func (b *bins) next() (int64, bool) {
 	}
 	return 0, false
 }
+
+// fine returns in which part of its cell t lies.
+func (e *Engine) fine(t timeline.Instant) int {
+	return int(t.Sub(e.cellStart(e.index(t))) * finePerCell / e.cfg.Cell)
+}
+
+// cellSpan returns the span of the cell with number i.
+func (e *Engine) cellSpan(i int64) timeline.Span {
+	start := timeline.Instant(i * int64(e.cfg.Cell))
+	return timeline.Span{Start: start, End: start.Add(e.cfg.Cell)}
+}

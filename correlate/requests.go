@@ -259,17 +259,6 @@ func (e *Engine) spread(t *target, tokens float64, over timeline.Span) {
 	}
 }
 
-// fine returns in which part of its cell t lies.
-func (e *Engine) fine(t timeline.Instant) int {
-	return int(t.Sub(e.cellStart(e.index(t))) * finePerCell / e.cfg.Cell)
-}
-
-// cellSpan returns the span of the cell with number i.
-func (e *Engine) cellSpan(i int64) timeline.Span {
-	start := timeline.Instant(i * int64(e.cfg.Cell))
-	return timeline.Span{Start: start, End: start.Add(e.cfg.Cell)}
-}
-
 // admit makes room for a request and lists it as the newest.
 func (e *Engine) admit(ref uint64) *request {
 	if len(e.requests) >= e.cfg.MaxRequests {

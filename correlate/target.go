@@ -164,7 +164,7 @@ func (q *scrapes) fold(c timeline.EngineCounter, span timeline.Span, f func(a, b
 		if part.Empty() || b.restart || b.at.Sub(a.at) > maxScrapeGap {
 			continue
 		}
-		if c < timeline.NumEngineCounters && !(a.told(c) && b.told(c)) {
+		if c < timeline.NumEngineCounters && (!a.told(c) || !b.told(c)) {
 			continue
 		}
 		f(a, b, part)
@@ -276,31 +276,14 @@ func (e *Engine) remap(span timeline.Span) {
 	if len(e.gpus) < 2 && len(e.targets) < 2 {
 		return
 	}
-	from, to := e.life(span)
-	gpu, sole := -1, -1
-	gpus, targets := 0, 0
-	for i := range e.gpus {
-		if len(e.gpus) == 1 || e.gpus[i].heard.in(from, to) {
-			gpu, gpus = i, gpus+1
-		}
-	}
-	if e.implicit && len(e.targets) == 0 && gpus == 1 {
-		e.addTarget(timeline.Target{})
-	}
-	for i, t := range e.targets {
-		if !t.gone && (len(e.targets) == 1 || t.heard.in(from, to)) {
-			sole, targets = i, targets+1
-		}
-	}
+	gpu, sole := e.there(span)
 	named := slices.ContainsFunc(e.targets, func(t *target) bool {
 		return !t.gone && len(t.spec.GPUs) > 0 && slices.Contains(t.gpus, gpu)
 	})
 	for i, t := range e.targets {
-		if len(t.spec.GPUs) > 0 {
-			continue
-		}
-		tied := i == sole && gpus == 1 && targets == 1 && !named
+		tied := i == sole && gpu >= 0 && !named
 		switch {
+		case len(t.spec.GPUs) > 0:
 		case tied && !slices.Equal(t.gpus, []int{gpu}):
 			t.gpus = append(t.gpus[:0], gpu)
 			t.model = e.modelOf(t)
@@ -308,6 +291,32 @@ func (e *Engine) remap(span timeline.Span) {
 			t.gpus, t.model = t.gpus[:0], nil
 		}
 	}
+}
+
+// there returns the only GPU and the only target that are there in a cell, each -1 where there are more or none.
+func (e *Engine) there(span timeline.Span) (int, int) {
+	from, to := e.life(span)
+	only := func(n int, heard func(int) bool) int {
+		at := -1
+		for i := range n {
+			switch {
+			case !heard(i):
+			case at >= 0:
+				return -1
+			default:
+				at = i
+			}
+		}
+		return at
+	}
+	gpu := only(len(e.gpus), func(i int) bool { return len(e.gpus) == 1 || e.gpus[i].heard.in(from, to) })
+	if e.implicit && len(e.targets) == 0 && gpu >= 0 {
+		e.addTarget(timeline.Target{})
+	}
+	return gpu, only(len(e.targets), func(i int) bool {
+		t := e.targets[i]
+		return !t.gone && (len(e.targets) == 1 || t.heard.in(from, to))
+	})
 }
 
 // life returns between which instants that what was heard speaks for a cell.

@@ -36,12 +36,14 @@ func TestAnEmptyReportSaysWhy(t *testing.T) {
 		{"another target", "no target x: there is llama", summary.Config{Target: "x"}, nil},
 		{
 			"a span after the end", "nothing lies in the span that was asked for: the recording runs from 2026-11-30 12:00:00 to 2026-11-30 12:01:00 UTC, 1m1s",
-			summary.Config{Anchor: anchor(), Since: second(500)}, nil,
+			summary.Config{Anchor: anchor(), Since: second(500)},
+			nil,
 		},
 		{"a span before the start", "nothing lies in the span that was asked for: the recording is 1m1s long", summary.Config{Until: second(-5)}, nil},
 		{"all warm-up", "the warm-up of 1m30s left nothing of 1m1s", summary.Config{Warmup: 90 * time.Second}, nil},
 		{
-			"a few requests, all warm-up", "the warm-up of 1m30s left nothing of 2s", summary.Config{Warmup: 90 * time.Second},
+			"a few requests, all warm-up", "the warm-up of 1m30s left nothing of 2s",
+			summary.Config{Warmup: 90 * time.Second},
 			func(b *summary.Builder) {
 				rng := rand.New(rand.NewPCG(1, 1))
 				for i := range 2 {
@@ -52,7 +54,8 @@ func TestAnEmptyReportSaysWhy(t *testing.T) {
 			},
 		},
 		{
-			"an idle engine", "nothing decoded: counters were read for 12s, and the engine told of no work for 12s", summary.Config{},
+			"an idle engine", "nothing decoded: counters were read for 12s, and the engine told of no work for 12s",
+			summary.Config{},
 			func(b *summary.Builder) {
 				for i := range 12 {
 					c := idleCell(i)
@@ -61,7 +64,8 @@ func TestAnEmptyReportSaysWhy(t *testing.T) {
 			},
 		},
 		{
-			"no engine", "nothing decoded: counters were read for 4s, and no engine told of work", summary.Config{},
+			"no engine", "nothing decoded: counters were read for 4s, and no engine told of work",
+			summary.Config{},
 			func(b *summary.Builder) {
 				for i := range 4 {
 					c := idleCell(i)

@@ -49,7 +49,7 @@ func memoryCell(rng *rand.Rand, i int, coverage float64) correlate.Cell {
 		Windows: 10, CoveredS: 1, ThrottledS: 0.1,
 		Verdict: verdict.Verdict{
 			Label: timeline.Memory, Reason: "DRAM at 85 % of achievable", Shares: timeline.Shares{Memory: d, Other: 0.9 - d, Host: 0.1},
-			Roof: timeline.Interval{Low: d, High: min(1, d+0.1)}, Confidence: timeline.Low, D: d, C: 0.1, Ceiling: timeline.High, Watched: timeline.High,
+			Roof: timeline.Interval{Low: d, High: min(1, d+0.1)}, Confidence: timeline.Low, D: d, C: 0.1, Ceiling: timeline.High, Watched: timeline.High, Unwatched: timeline.Medium,
 		},
 	}
 	c.Counters[timeline.DRAMUtil] = correlate.Mean{Value: 0.9 * d, CoveredS: 1}

@@ -3,9 +3,9 @@ package summary
 import (
 	"fmt"
 	"math/bits"
-	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/correlate/verdict"
@@ -129,16 +129,13 @@ func (b *Builder) eventWarnings(say func(string, ...any)) {
 	}
 }
 
-// figure is a number in a clause.
-var figure = regexp.MustCompile(`[0-9]+(\.[0-9]+)?`)
-
 // heldDown returns what held a run's confidence down. Cells word their clauses with their own numbers: those that differ
 // in nothing else are one, with the range of the number, and when and in what part of the cells with the run's label it
 // stood.
 func heldDown(v *verdict.Verdict, timed []verdict.Timed, start timeline.Instant) []string {
 	var out, told []string
 	for _, why := range v.Caps {
-		alike := figure.ReplaceAllString(why, "#")
+		alike := withoutFigures(why)
 		if slices.Contains(told, alike) {
 			continue
 		}
@@ -160,12 +157,13 @@ func clauseOf(l timeline.Label, why, alike string, timed []verdict.Timed, start 
 		}
 		sec := c.Over.Duration().Seconds()
 		all, whole = all+sec, whole.Union(c.Over)
-		at := slices.IndexFunc(c.Verdict.Caps, func(s string) bool { return figure.ReplaceAllString(s, "#") == alike })
+		at := slices.IndexFunc(c.Verdict.Caps, func(s string) bool { return withoutFigures(s) == alike })
 		if at < 0 {
 			continue
 		}
 		with, over = with+sec, over.Union(c.Over)
-		text := figure.FindString(c.Verdict.Caps[at])
+		from, to := figure(c.Verdict.Caps[at])
+		text := c.Verdict.Caps[at][from:to]
 		x, err := strconv.ParseFloat(text, 64)
 		if err != nil {
 			return why // it holds no number
@@ -180,10 +178,39 @@ func clauseOf(l timeline.Label, why, alike string, timed []verdict.Timed, start 
 	if lowest == highest {
 		return why
 	}
-	from := figure.FindStringIndex(why)
-	out := fmt.Sprintf("%s%s to %s%s in %.0f %% of the cells", why[:from[0]], lowest, highest, why[from[1]:], 100*with/all)
+	from, to := figure(why)
+	out := fmt.Sprintf("%s%s to %s%s in %.0f %% of the cells", why[:from], lowest, highest, why[to:], 100*with/all)
 	if over.Duration() < whole.Duration()*9/10 {
 		out += fmt.Sprintf(", between %s and %s", length(max(0, over.Start.Sub(start))), length(over.End.Sub(start)))
 	}
 	return out
+}
+
+const digits = "0123456789"
+
+// figure returns where the first number of a clause stands; an empty place at its end where it holds none.
+func figure(s string) (int, int) {
+	from := strings.IndexAny(s, digits)
+	if from < 0 {
+		return len(s), len(s)
+	}
+	rest := strings.TrimLeft(s[from:], digits)
+	if part, ok := strings.CutPrefix(rest, "."); ok && part != strings.TrimLeft(part, digits) {
+		rest = strings.TrimLeft(part, digits)
+	}
+	return from, len(s) - len(rest)
+}
+
+// withoutFigures returns a clause with its numbers marked only.
+func withoutFigures(s string) string {
+	var b strings.Builder
+	for {
+		from, to := figure(s)
+		b.WriteString(s[:from])
+		if from == to {
+			return b.String()
+		}
+		b.WriteByte('#')
+		s = s[to:]
+	}
 }

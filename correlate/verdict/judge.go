@@ -24,7 +24,7 @@ func Judge(in *Input) Verdict {
 		return v
 	}
 	p := normalise(in)
-	v := Verdict{D: p.d, C: p.c, Ceiling: timeline.High, Watched: timeline.High}
+	v := Verdict{D: p.d, C: p.c, Ceiling: timeline.High, Watched: timeline.High, Unwatched: timeline.High}
 	v.Roof = timeline.Interval{Low: max(p.d, p.c), High: min(1, p.d+p.c)}
 	v.Mixed = mixedCell(&in.Work)
 	var placed point
@@ -40,7 +40,7 @@ func Judge(in *Input) Verdict {
 	capAll(in, p, &v)
 	v.Confidence = min(timeline.Low, v.Ceiling)
 	if !v.OK() {
-		v.Confidence, v.Ceiling, v.Watched = timeline.NoConfidence, timeline.NoConfidence, timeline.NoConfidence
+		v.Confidence, v.Ceiling, v.Watched, v.Unwatched = timeline.NoConfidence, timeline.NoConfidence, timeline.NoConfidence, timeline.NoConfidence
 	}
 	v.Overlays = overlays(in, &v)
 	return v
@@ -149,7 +149,7 @@ func (v *Verdict) cap(c timeline.Confidence, why string) {
 	if c >= v.Ceiling && c >= timeline.High {
 		return
 	}
-	v.Ceiling, v.Watched = min(v.Ceiling, c), min(v.Watched, c)
+	v.Ceiling, v.Watched, v.Unwatched = min(v.Ceiling, c), min(v.Watched, c), min(v.Unwatched, c)
 	if why != "" {
 		v.Caps = append(v.Caps, why)
 	}
@@ -157,16 +157,19 @@ func (v *Verdict) cap(c timeline.Confidence, why string) {
 
 // lower takes the ceiling one level down, not below low, and notes why.
 func (v *Verdict) lower(why string) {
-	watched := max(timeline.Low, v.Watched-1)
-	v.cap(max(timeline.Low, v.Ceiling-1), why)
-	v.Watched = watched
+	down := func(c timeline.Confidence) timeline.Confidence { return max(timeline.Low, c-1) }
+	watched, unwatched := down(v.Watched), down(v.Unwatched)
+	v.cap(down(v.Ceiling), why)
+	v.Watched, v.Unwatched = watched, unwatched
 }
 
-// unwatched takes the ceiling down to medium for what of the traffic the probe did not see, and notes why.
-func (v *Verdict) unwatched(why string) {
-	watched := v.Watched
-	v.cap(timeline.Medium, why)
-	v.Watched, v.Traffic = watched, why
+// watch takes the ceiling down to medium for what of the traffic the probe did not see, and notes why, if there is a why.
+func (v *Verdict) watch(why string) {
+	v.Unwatched = min(v.Unwatched, timeline.Medium)
+	if why != "" {
+		v.Ceiling, v.Traffic = v.Unwatched, why
+		v.Caps = append(v.Caps, why)
+	}
 }
 
 // Unseen is the clause of a confidence that is held down because so much of the traffic was seen, and empty where that
@@ -183,14 +186,18 @@ func Unseen(coverage timeline.Measure) string {
 
 // Seen returns the verdict of a cell of a run of whose traffic it is known what part the probe saw: unseen is the clause
 // that holds its confidence down, or nothing.
-func (v Verdict) Seen(unseen string) Verdict {
-	v.Caps = slices.DeleteFunc(slices.Clone(v.Caps), func(why string) bool { return v.Traffic != "" && why == v.Traffic })
-	v.Ceiling, v.Traffic = v.Watched, ""
-	if unseen != "" && v.OK() {
-		v.unwatched(unseen)
+func (v *Verdict) Seen(unseen string) Verdict {
+	out := *v
+	if v.Traffic == unseen || !v.OK() {
+		return out
 	}
-	v.Confidence = min(v.Confidence, v.Ceiling)
-	return v
+	out.Caps = slices.DeleteFunc(slices.Clone(v.Caps), func(why string) bool { return v.Traffic != "" && why == v.Traffic })
+	out.Ceiling, out.Traffic = v.Watched, unseen
+	if unseen != "" {
+		out.Ceiling, out.Caps = v.Unwatched, append(out.Caps, unseen)
+	}
+	out.Confidence = min(out.Confidence, out.Ceiling)
+	return out
 }
 
 // capAll applies what holds for every label.
@@ -202,9 +209,11 @@ func capAll(in *Input, p part, v *Verdict) {
 		v.cap(timeline.Medium, "achievable tensor activity is assumed")
 	}
 	// With no probe there is no part of the traffic to miss: batch and tokens are the engine's own.
-	if why := Unseen(in.Coverage); why != "" && !in.NoProbe {
-		v.unwatched(why)
+	unseen := Unseen(in.Coverage)
+	if in.NoProbe {
+		unseen = ""
 	}
+	v.watch(unseen)
 	if in.Rho.OK() && (in.Rho.Value < in.Band.Low || in.Rho.Value > in.Band.High) {
 		v.lower(fmt.Sprintf("measured bytes are %.2f of modelled ones", in.Rho.Value))
 	}

@@ -20,12 +20,13 @@ type Verdict struct {
 	D, C    float64             // DRAM bandwidth and tensor activity as parts of what is achievable; zero where a gate failed
 	Mixed   bool                // prompt and decode work shared the cell, or may have
 	Ceiling timeline.Confidence // the most that a run of cells like this one can reach
-	// Watched is Ceiling as it would be if the probe had seen all traffic, and Traffic the clause of Caps that says what it
-	// saw; empty where that held nothing down. A run that knows better than its cells how much was seen judges by these.
-	Watched timeline.Confidence
-	Traffic string
-	Rank    string            // UUID of the rank that the others wait for; empty if none stands out
-	CI      timeline.Interval // 95 % interval of the share that decides the label; empty for one cell and for short runs
+	// Watched and Unwatched are Ceiling as it would be had the probe seen all traffic, and had it not, and Traffic is the
+	// clause of Caps that says what it saw; empty where that held nothing down. A run that knows better than its cells how
+	// much was seen judges by these.
+	Watched, Unwatched timeline.Confidence
+	Traffic            string
+	Rank               string            // UUID of the rank that the others wait for; empty if none stands out
+	CI                 timeline.Interval // 95 % interval of the share that decides the label; empty for one cell and for short runs
 }
 
 // OK reports whether the verdict is determined.

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tpotscope/tpotscope/correlate/summary"
@@ -111,10 +112,8 @@ func spanRows(p *page, r *summary.Report) {
 	} else if r.Span.Seconds > 0 {
 		when += ", at no known time of day"
 	}
-	for _, name := range r.Targets {
-		if name != "" {
-			when += ", " + name
-		}
+	if names := slices.DeleteFunc(slices.Clone(r.Targets), func(name string) bool { return name == "" }); len(names) > 0 {
+		when += ", " + strings.Join(names, ", ")
 	}
 	if r.Span.Seconds > 0 || r.Empty == "" {
 		p.row("span", must, when)
