@@ -318,12 +318,13 @@ func (a *Agent) watchForeign(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
+		engines := sync.OnceValue(func() []int { return processTree(ctx, ports) }) // a look at every process of the host
 		for gpu, v := range a.store.inventories() {
-			now := fmt.Sprint(v.ProcessesKnown, v.Processes)
+			now := computing(v)
 			if now == seen[gpu] {
 				continue
 			}
-			c := foreign(gpu, v, processTree(ctx, ports))
+			c := foreign(gpu, v, engines())
 			if c.State != timeline.StateUnknown || seen[gpu] != "" {
 				a.store.AddCapability(c)
 			}
@@ -332,7 +333,17 @@ func (a *Agent) watchForeign(ctx context.Context) error {
 	}
 }
 
-// localPorts returns the ports of the engines if all of them are on this host.
+// computing says which processes compute on a GPU, whatever memory they take.
+func computing(v timeline.Inventory) string {
+	pids := make([]int, len(v.Processes))
+	for i, p := range v.Processes {
+		pids[i] = p.PID
+	}
+	slices.Sort(pids)
+	return fmt.Sprint(v.ProcessesKnown, pids)
+}
+
+// localPorts returns the ports of the engines, each once, if all of them are on this host.
 func localPorts(list []timeline.Target) ([]int, bool) {
 	var ports []int
 	for _, t := range list {
@@ -346,7 +357,8 @@ func localPorts(list []timeline.Target) ([]int, bool) {
 		}
 		ports = append(ports, port)
 	}
-	return ports, len(ports) > 0
+	slices.Sort(ports)
+	return slices.Compact(ports), len(ports) > 0
 }
 
 // processTree returns the processes behind the ports, or nothing if those of one are not known.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +60,25 @@ func TestAnotherLossIsSaidAtOnce(t *testing.T) {
 	log.Error("gpu helper does not die, abandoned", slog.Int("pid", 7))
 	if n := strings.Count(out.String(), "\n"); n != 3 || !strings.Contains(out.String(), "pid=7") {
 		t.Errorf("%d lines:\n%s", n, &out)
+	}
+}
+
+func TestWhoComputesIsWhoNotHowMuch(t *testing.T) {
+	of := func(known bool, p ...timeline.GPUProcess) string {
+		return computing(timeline.Inventory{ProcessesKnown: known, Processes: p})
+	}
+	one := of(true, timeline.GPUProcess{PID: 7, MemoryBytes: 1}, timeline.GPUProcess{PID: 9})
+	if other := of(true, timeline.GPUProcess{PID: 9}, timeline.GPUProcess{PID: 7, MemoryBytes: 2}); other != one {
+		t.Errorf("%q and %q: the same processes in another order, with other memory", one, other)
+	}
+	for name, other := range map[string]string{"one gone": of(true, timeline.GPUProcess{PID: 7}), "none known": of(false)} {
+		if other == one {
+			t.Errorf("%s: still %q", name, other)
+		}
+	}
+	ports, ok := localPorts([]timeline.Target{{EngineURL: "http://127.0.0.1:9/b"}, {EngineURL: "http://localhost:8"}, {EngineURL: "http://127.0.0.1:9/a"}})
+	if !ok || !slices.Equal(ports, []int{8, 9}) {
+		t.Errorf("ports %v, %v: want each once", ports, ok)
 	}
 }
 
