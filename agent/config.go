@@ -216,7 +216,7 @@ func (c *Config) validateTargets() error {
 		names[t.Name] = true
 		if t.EngineURL == "" {
 			errs = append(errs, fmt.Errorf("targets[%d].engine_url: missing", i))
-		} else if err := checkURL(t.EngineURL); err != nil {
+		} else if err := CheckURL(t.EngineURL); err != nil {
 			errs = append(errs, fmt.Errorf("targets[%d].engine_url: %w", i, err))
 		}
 		if t.TP < 0 {
@@ -241,7 +241,8 @@ func knownDType(key, name string) error {
 	return nil
 }
 
-func checkURL(s string) error {
+// CheckURL says what is wrong with the URL of an engine.
+func CheckURL(s string) error {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:

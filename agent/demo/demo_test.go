@@ -135,3 +135,17 @@ func TestAScenarioThatIsNotThereIsAnError(t *testing.T) {
 		t.Errorf("Run() = %v", err)
 	}
 }
+
+func TestNothingIsTabledThatWasNotPlayed(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	must(t, (&Result{Partial: true}).Text(&b))
+	for _, text := range []string{"no phase was played to its end", "interrupted: ", "no helper ran; "} {
+		if !strings.Contains(b.String(), text) {
+			t.Errorf("the text lacks %q:\n%s", text, &b)
+		}
+	}
+	if strings.Contains(b.String(), "shares found") {
+		t.Errorf("an empty table:\n%s", &b)
+	}
+}

@@ -12,23 +12,10 @@ import (
 // Text writes the comparison for people.
 func (r *Result) Text(w io.Writer) error {
 	var b strings.Builder
-	b.WriteString("\nSIMULATED: what was found, beside the scenario's truth, which the agent never saw.\n" +
-		"Shares of time in %: memory/compute/launch/host/other. TPOT: mean over requests, ms.\n\n")
-	fmt.Fprintf(&b, "%-14s %-9s %-7s %-15s  %-15s  %-12s\n", "phase", "found", "sure", "shares found", "shares true", "TPOT/true")
-	for _, p := range r.Phases {
-		mark := "agrees"
-		if !p.Agrees {
-			mark = "DISAGREES"
-		}
-		fmt.Fprintf(&b, "%-14s %-9s %-7s %-15s  %-15s  %-12s %s\n", p.Name, p.Found, p.Confidence, shares(p.Shares), shares(p.Truth),
-			ms(p.FoundTPOT)+"/"+ms(p.TrueTPOT), mark)
-		if len(p.Overlays) > 0 {
-			fmt.Fprintf(&b, "%-14s also: %s", "", overlays(p.Overlays))
-			if p.Throttled.OK() {
-				fmt.Fprintf(&b, " (clocks held %.0f %% of the time, truth %.0f %%)", 100*p.Throttled.Value, 100*p.TrueThrot)
-			}
-			b.WriteByte('\n')
-		}
+	if len(r.Phases) > 0 {
+		r.comparison(&b)
+	} else {
+		b.WriteString("\nSIMULATED: no phase was played to its end, so that there is nothing to hold against the truth.\n")
 	}
 	if r.Partial {
 		b.WriteString("interrupted: phases that were not played to their end are left out\n")
@@ -39,11 +26,42 @@ func (r *Result) Text(w io.Writer) error {
 	fmt.Fprintf(&b, "token events with a kernel stamp: %.1f %%\n", 100*r.Requests.KernelStamped)
 	fmt.Fprintf(&b, "an OTLP receiver got %d requests: %d metrics, %d points, %d spans\n",
 		r.Received.Requests, r.Received.Metrics, r.Received.Points, r.Received.Spans)
-	fmt.Fprintf(&b, "helper: %.1f %% of a core, %.0f MB resident; this process, which also plays server and clients: %.1f %%, %.0f MB\n",
-		100*r.Cost.HelperCPU, r.Cost.HelperRSS/1e6, 100*max(0, r.Cost.AgentCores-r.Cost.HelperCPU), (r.Cost.RSSBytes-r.Cost.HelperRSS)/1e6)
+	b.WriteString(r.Cost.text())
 	fmt.Fprintf(&b, "recording: %s (tpotscope report %s)\n", r.Dir, r.Dir)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// comparison is the table of the phases.
+func (r *Result) comparison(b *strings.Builder) {
+	b.WriteString("\nSIMULATED: what was found, beside the scenario's truth, which the agent never saw.\n" +
+		"Shares of time in %: memory/compute/launch/host/other. TPOT: mean over requests, ms.\n\n")
+	fmt.Fprintf(b, "%-14s %-9s %-7s %-15s  %-15s  %-12s\n", "phase", "found", "sure", "shares found", "shares true", "TPOT/true")
+	for _, p := range r.Phases {
+		mark := "agrees"
+		if !p.Agrees {
+			mark = "DISAGREES"
+		}
+		fmt.Fprintf(b, "%-14s %-9s %-7s %-15s  %-15s  %-12s %s\n", p.Name, p.Found, p.Confidence, shares(p.Shares), shares(p.Truth),
+			ms(p.FoundTPOT)+"/"+ms(p.TrueTPOT), mark)
+		if len(p.Overlays) > 0 {
+			fmt.Fprintf(b, "%-14s also: %s", "", overlays(p.Overlays))
+			if p.Throttled.OK() {
+				fmt.Fprintf(b, " (clocks held %.0f %% of the time, truth %.0f %%)", 100*p.Throttled.Value, 100*p.TrueThrot)
+			}
+			b.WriteByte('\n')
+		}
+	}
+}
+
+// text says what the agent took. Without a helper there is nothing to tell of one.
+func (c Cost) text() string {
+	helper := "no helper ran"
+	if c.HelperRSS > 0 {
+		helper = fmt.Sprintf("helper: %.1f %% of a core, %.0f MB resident", 100*c.HelperCPU, c.HelperRSS/1e6)
+	}
+	return fmt.Sprintf("%s; this process, which also plays server and clients: %.1f %% of a core, %.0f MB\n",
+		helper, 100*max(0, c.AgentCores-c.HelperCPU), (c.RSSBytes-c.HelperRSS)/1e6)
 }
 
 func shares(s timeline.Shares) string {

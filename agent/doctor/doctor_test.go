@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -211,8 +212,8 @@ func TestEnginesAreFoundOrNot(t *testing.T) {
 	there, gone := engine(t), "http://127.0.0.1:9"
 	o := doctor.Options{NoCounters: "not asked for", Engines: []string{gone, there}}
 	r := doctor.Run(t.Context(), o)
-	if c := find(t, r, "engine"); c.State != doctor.Fine || c.Detail != "vllm at "+there+" serves sim-8b" || r.Worst() != doctor.Fine {
-		t.Errorf("check %+v, worst %s", c, r.Worst())
+	if c := find(t, r, "engine"); c.State != doctor.Fine || c.Detail != "vllm at "+there+" serves sim-8b" || r.Worst() != doctor.Failed {
+		t.Errorf("check %+v, worst %s: one of two does not answer", c, r.Worst())
 	}
 	if len(r.Engines) != 1 || r.Engines[0].URL != there || r.Engines[0].Kind != "vllm" {
 		t.Errorf("engines %+v", r.Engines)
@@ -222,11 +223,45 @@ func TestEnginesAreFoundOrNot(t *testing.T) {
 	if c := find(t, r, "engine"); c.State != doctor.Failed || r.Worst() != doctor.Failed || len(r.Engines) != 0 {
 		t.Errorf("check %+v, worst %s", c, r.Worst())
 	}
-	if found := doctor.FindEngines(t.Context(), []string{there, gone, there}); len(found) != 2 {
+	if found := doctor.FindEngines(t.Context(), []string{there, gone, there + "/"}); len(found) != 1 {
 		t.Errorf("found %+v", found)
 	}
 	if got := doctor.UsualEngines(); len(got) == 0 || got[0] != "http://127.0.0.1:8000" {
 		t.Errorf("the usual engines are %v", got)
+	}
+}
+
+// Each engine that was named and does not answer is told apart, with why.
+func TestASilentEngineIsNamedWithWhy(t *testing.T) {
+	t.Parallel()
+	serve := func(h http.HandlerFunc) string {
+		srv := httptest.NewServer(h)
+		t.Cleanup(srv.Close)
+		return srv.URL
+	}
+	bare := serve(http.NotFound)
+	other := serve(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("go_goroutines 7\n")) })
+	locked := serve(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+	gone := "http://127.0.0.1:9"
+	r := doctor.Run(t.Context(), doctor.Options{NoCounters: "not asked for", Engines: []string{gone, bare, other, locked}})
+	want := map[string][2]string{
+		gone:   {"connection refused", "nothing listens there"},
+		bare:   {"status 404", "turn its metrics on"},
+		other:  {"metrics of no known engine", "turn its metrics on"},
+		locked: {"status 401", "without a key"},
+	}
+	for _, c := range r.Checks {
+		if c.Name != "engine" {
+			continue
+		}
+		url, why, _ := strings.Cut(c.Detail, ": ")
+		if w, ok := want[url]; !ok || c.State != doctor.Failed || !strings.Contains(why, w[0]) || !strings.Contains(c.Fix, w[1]) {
+			t.Errorf("%+v, want %q", c, w)
+		}
+		delete(want, url)
+	}
+	if len(want) > 0 {
+		t.Errorf("nothing is said of %v", want)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -54,13 +56,13 @@ func checkStamps() Check {
 	return Check{Name: "stamps", State: Fine, Detail: "the kernel stamps received bytes (SO_TIMESTAMPNS)"}
 }
 
-// checkEngines asks each engine who it is.
+// checkEngines asks each engine who it is. Of those that were named, each that does not answer is a fault of its own.
 func (r *Report) checkEngines(ctx context.Context, o Options) {
 	urls := o.Engines
 	if len(urls) == 0 {
 		urls = UsualEngines()
 	}
-	found := FindEngines(ctx, urls)
+	found, silent := askAll(ctx, urls)
 	r.Engines = append(r.Engines, found...)
 	for _, e := range found {
 		detail := e.Kind + " at " + e.URL
@@ -69,14 +71,11 @@ func (r *Report) checkEngines(ctx context.Context, o Options) {
 		}
 		r.add(Check{Name: "engine", State: Fine, Detail: detail})
 	}
-	switch {
-	case len(found) > 0:
-	case len(o.Engines) > 0:
-		r.add(Check{
-			"engine", Failed, "none of the configured engines tells its metrics", "you",
-			"start the engine with its metrics on (llama.cpp: --metrics), and see that engine_url is its base URL",
-		})
-	default:
+	if len(o.Engines) > 0 {
+		for _, s := range silent {
+			r.add(Check{"engine", Failed, s.url + ": " + s.why.Error(), "you", s.fix()})
+		}
+	} else if len(found) == 0 {
 		r.add(Check{
 			"engine", Warning, "no engine tells its metrics on " + usualPortsText, "you",
 			"name it: --engine http://HOST:PORT (llama.cpp needs --metrics)",
@@ -84,24 +83,61 @@ func (r *Report) checkEngines(ctx context.Context, o Options) {
 	}
 }
 
+// silence is an engine that did not tell who it is, and why.
+type silence struct {
+	url string
+	why error
+}
+
+// fix says what to do about it.
+func (s silence) fix() string {
+	const metrics = "turn its metrics on (llama.cpp: --metrics, SGLang: --enable-metrics), and see that the URL is the engine's base URL"
+	switch why := s.why.Error(); {
+	case strings.Contains(why, "refused"):
+		return "start the engine, or correct its port: nothing listens there"
+	case strings.Contains(why, "in time"):
+		return "see that the engine is not stuck, and that no firewall is in between"
+	case strings.Contains(why, "status 401"), strings.Contains(why, "status 403"):
+		return "let this host read the engine's /metrics without a key"
+	case strings.Contains(why, "status 404"), strings.Contains(why, "no known engine"), strings.Contains(why, "not readable"):
+		return metrics
+	}
+	return "see that the URL is the engine's base URL, and that `curl " + strings.TrimRight(s.url, "/") + "/metrics` answers"
+}
+
 // FindEngines asks all urls at once which engine answers there, and returns those that do, in the order of urls.
 func FindEngines(ctx context.Context, urls []string) []Engine {
-	slots := make([]*Engine, len(urls))
+	found, _ := askAll(ctx, urls)
+	return found
+}
+
+// askAll asks all urls at once, each once, and returns who answered and who did not, both in the order of urls.
+func askAll(ctx context.Context, urls []string) ([]Engine, []silence) {
+	var once []string
+	for _, u := range urls {
+		if u = strings.TrimRight(u, "/"); !slices.Contains(once, u) {
+			once = append(once, u)
+		}
+	}
+	engines, causes := make([]*Engine, len(once)), make([]error, len(once))
 	g, ctx := errgroup.WithContext(ctx)
-	for i, url := range urls {
+	for i, url := range once {
 		g.Go(func() error {
-			slots[i] = ask(ctx, url)
+			engines[i], causes[i] = ask(ctx, url)
 			return nil
 		})
 	}
 	_ = g.Wait() // none of them returns an error
 	var found []Engine
-	for _, e := range slots {
+	var silent []silence
+	for i, e := range engines {
 		if e != nil {
 			found = append(found, *e)
+		} else {
+			silent = append(silent, silence{once[i], causes[i]})
 		}
 	}
-	return found
+	return found, silent
 }
 
 // UsualEngines are the URLs that are tried when none is named.
@@ -113,13 +149,14 @@ func UsualEngines() []string {
 	return urls
 }
 
-func ask(ctx context.Context, url string) *Engine {
+// ask asks one engine who it is, or returns why it does not tell.
+func ask(ctx context.Context, url string) (*Engine, error) {
 	cfg := scrape.DefaultConfig()
 	cfg.URL, cfg.Target, cfg.Timeout = url, url, 2*time.Second
 	var e *Engine
 	clock, err := hostclock.New()
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("read clocks: %w", err)
 	}
 	s, err := scrape.New(cfg, clock.Now, scrape.Sink{
 		Sample: func(*timeline.EngineSample) {},
@@ -129,12 +166,15 @@ func ask(ctx context.Context, url string) *Engine {
 		},
 	})
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	if err := s.Once(ctx); err != nil {
-		return nil
+		return nil, fmt.Errorf("/metrics: %w", err)
 	}
-	return e
+	if e == nil {
+		return nil, errors.New("it tells metrics, but not who it is")
+	}
+	return e, nil
 }
 
 func checkAgent(ctx context.Context, socket string) Check {
@@ -168,7 +208,11 @@ func checkState(dir string) Check {
 		there = filepath.Dir(there)
 	}
 	if unix.Access(there, unix.W_OK) != nil {
-		return Check{"state", Failed, "cannot write below " + there, "you", "--set state_dir=PATH, or run as the agent's user"}
+		detail := "cannot write to " + dir
+		if there != dir {
+			detail = "cannot make " + dir + ": no permission to write to " + there
+		}
+		return Check{"state", Failed, detail, "you", "--set state_dir=PATH, or run as the agent's user"}
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(there, &st); err != nil {
