@@ -27,6 +27,7 @@ func TestAnEmptyReportPrintsWhyAndNoMore(t *testing.T) {
 	want := `What bounds decode is undetermined (nothing decoded: counters were read for 4s, and no engine told of work).
 
   span        2026-11-30 12:00:00.000 to 12:00:04.000 UTC, 4 s
+  evidence    L0, the engine's own metrics
 
   ! only duty cycles are read on this GPU: they say nothing of bandwidth
 `

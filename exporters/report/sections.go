@@ -119,6 +119,11 @@ func spanRows(p *page, r *summary.Report) {
 		p.row("span", must, when)
 	}
 	if r.Empty != "" {
+		text := "none"
+		if r.Evidence > timeline.L0 || r.Tokens.Output.OK() {
+			text = fmt.Sprintf("%s, %s", r.Evidence, sources(r.Evidence))
+		}
+		p.row("evidence", must, text)
 		return
 	}
 	p.row("evidence", must, fmt.Sprintf("%s, %s; %s", r.Evidence, sources(r.Evidence), coverage(r)))
