@@ -88,6 +88,10 @@ e2e-collector e2e-prom: e2e-%:
 e2e-engine: build nvmlsim ## real engines and clients through the proxy (needs PyPI)
 	deploy/e2e/engine/run
 
+.PHONY: e2e-nvmlclients
+e2e-nvmlclients: nvmlsim ## programs that others wrote (nvidia-ml-py, nvitop, gpustat) on the simulated driver library (needs PyPI)
+	deploy/e2e/nvmlclients/run
+
 .PHONY: bench
 bench: ## benchmarks, ten runs each, for benchstat
 	$(GO) test -run '^$$' -bench . -benchmem -count 10 ./... | tee $(BIN)/bench.txt
