@@ -69,14 +69,22 @@ func (c *Config) Validate() error {
 			faults = append(faults, fmt.Errorf("%s: %v is negative", d.name, d.value))
 		}
 	}
-	if c.MaxBodyBytes < 0 {
-		faults = append(faults, fmt.Errorf("max_body_bytes: %d is negative", c.MaxBodyBytes))
-	}
-	if c.MaxEventBytes < 0 {
-		faults = append(faults, fmt.Errorf("max_event_bytes: %d is negative", c.MaxEventBytes))
+	for _, n := range []struct {
+		name  string
+		value int64
+	}{
+		{"max_body_bytes", c.MaxBodyBytes},
+		{"max_event_bytes", int64(c.MaxEventBytes)},
+	} {
+		if n.value < 0 || n.value > maxLimit {
+			faults = append(faults, fmt.Errorf("%s: %d is out of range (0 to %d)", n.name, n.value, maxLimit))
+		}
 	}
 	return errors.Join(faults...)
 }
+
+// maxLimit bounds the limits themselves: each request may hold as much.
+const maxLimit = 1 << 30
 
 // upstream parses the upstream's URL. Its errors do not repeat the URL, which may hold a secret.
 func (c *Config) upstream() (*url.URL, error) {

@@ -206,3 +206,20 @@ func FuzzParseTraceparent(f *testing.F) {
 		}
 	})
 }
+
+func TestAnExchangeThatIsOverGetsNoMoreStamps(t *testing.T) {
+	var m marks
+	var over, next probe.Stamp
+	m.deliver(&over, 1)
+	m.forget(&over)
+	m.mark(2, timeline.StampUser)
+	if !m.look(&over).At.IsZero() {
+		t.Errorf("stamp %+v after the end", over)
+	}
+	m.deliver(&next, 3)
+	m.forget(&over) // late: the next exchange has the connection
+	m.mark(4, timeline.StampUser)
+	if got := m.look(&next).At; got != 4 {
+		t.Errorf("the next exchange's stamp is %v, want 4", got)
+	}
+}

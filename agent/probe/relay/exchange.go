@@ -45,7 +45,7 @@ func (r *Relay) observe(w http.ResponseWriter, req *http.Request) {
 	out := x.outgoing(ctx, req)
 	identify(out.Header, &x.record)
 	x.tracker = probe.NewTracker(r.sink, x.record, r.cfg.MaxEventBytes)
-	defer func() { x.tracker.Close(r.clock.Now(), probe.EndStopped) }() // whatever happens, the record does not stay open
+	defer x.release()
 
 	held, err := x.body(req, out)
 	opened := x.open(req.URL.Path, held)
@@ -73,6 +73,15 @@ func (r *Relay) observe(w http.ResponseWriter, req *http.Request) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	x.respond(resp)
+}
+
+// release ends what must not outlive the exchange, whichever way it ended: the record, and the stamps of a connection
+// that is kept for others and would keep the exchange in memory for as long.
+func (x *exchange) release() {
+	x.tracker.Close(x.relay.clock.Now(), probe.EndStopped)
+	if x.conn != nil {
+		x.conn.forget(&x.stamp)
+	}
 }
 
 // smallBody is the size up to which a request is read before it is sent, which takes some ten microseconds. Longer ones
@@ -146,6 +155,9 @@ func (x *exchange) body(req, out *http.Request) ([]byte, error) {
 	if x.relay.cfg.InjectUsage {
 		b, x.asked = probe.AskUsage(b)
 	}
+	if x.asked && out.Header.Get("Accept-Encoding") != "" {
+		out.Header.Set("Accept-Encoding", "identity") // nothing can be taken out of a compressed stream
+	}
 	out.ContentLength = int64(len(b))
 	out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
 	out.Body, _ = out.GetBody()
@@ -170,7 +182,7 @@ func (x *exchange) respond(resp *http.Response) {
 		h["Content-Type"] = nil // or the server guesses
 	}
 	x.tracker.Head(x.headAt(), resp.StatusCode, resp.Header.Get("Content-Type"), resp.Header.Get("Content-Encoding"))
-	if x.asked && resp.StatusCode == http.StatusOK && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") && resp.Header.Get("Content-Encoding") == "" {
+	if x.asked && resp.StatusCode == http.StatusOK && plainStream(resp.Header) {
 		x.filter = probe.NewUsageFilter(x.relay.cfg.MaxEventBytes)
 		h.Del("Content-Length")
 	}
@@ -190,6 +202,12 @@ func (x *exchange) respond(resp *http.Response) {
 	if end == probe.EndCut || end == probe.EndTimeout || end == probe.EndStopped {
 		x.abort()
 	}
+}
+
+// plainStream reports whether a response is a stream of events that is not compressed.
+func plainStream(h http.Header) bool {
+	encoding := strings.ToLower(h.Get("Content-Encoding"))
+	return strings.HasPrefix(strings.ToLower(h.Get("Content-Type")), "text/event-stream") && (encoding == "" || encoding == "identity")
 }
 
 // headAt is when the response's head came. It came by the connection's newest read: nothing reads on before the body.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -333,4 +334,16 @@ func TestAClientThatLeavesBeforeTheAnswerIsCancelled(t *testing.T) {
 		t.Errorf("record says %v, head at %d, want cancelled before it", r.Status, r.Head)
 	}
 	checkLine(t, g, "")
+}
+
+func TestARelayThatHasStoppedRefuses(t *testing.T) {
+	g := newRig(t, rawServer(t), nil)
+	if err := g.stop(); err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	g.relay.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, chatPath, strings.NewReader(chatBody)))
+	if w.Code != http.StatusServiceUnavailable || len(g.ledger.records()) != 0 {
+		t.Errorf("status %d and %d records, want 503 and none", w.Code, len(g.ledger.records()))
+	}
 }

@@ -338,12 +338,12 @@ func TestHTTPSUpstream(t *testing.T) {
 
 func TestConfigFaultsAreAllTold(t *testing.T) {
 	c := relay.DefaultConfig()
-	c.Listen, c.Upstream, c.Grace, c.MaxBodyBytes = "nowhere", "ftp://x", -1, -1
+	c.Listen, c.Upstream, c.Grace, c.MaxBodyBytes, c.MaxEventBytes = "nowhere", "ftp://x", -1, -1, 1<<31
 	err := c.Validate()
 	if err == nil {
 		t.Fatal("Validate() = nil")
 	}
-	for _, want := range []string{"listen", "upstream: not an http or https URL", "grace: -1ns is negative", "max_body_bytes"} {
+	for _, want := range []string{"listen", "upstream: not an http or https URL", "grace: -1ns is negative", "max_body_bytes: -1 is", "max_event_bytes: 2147483648 is"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("Validate() = %v, want it to tell of %q", err, want)
 		}
@@ -368,24 +368,29 @@ func TestInjectedUsageIsCountedAndNotSeen(t *testing.T) {
 		if q.Options.Usage {
 			payloads = append(payloads, usage)
 		}
-		w.Header().Set("Content-Type", "text/event-stream")
+		w.Header().Set("Content-Type", "Text/Event-Stream")
+		if got := r.Header.Get("Accept-Encoding"); q.Options.Usage && got == "gzip" {
+			w.Header().Set("Content-Encoding", "gzip")
+		}
 		_, _ = io.WriteString(w, ev(append(payloads, done)...))
 	})
 	asking := strings.Replace(chatBody, "{", `{"stream_options":{"include_usage":true},`, 1)
 	without, with := ev(text, text, finish, done), ev(text, text, finish, usage, done)
 	for _, tt := range []struct {
-		name, body string
-		inject     bool
-		want       string
-		counted    timeline.CountSource
+		name, body, accepts string
+		inject              bool
+		want                string
+		counted             timeline.CountSource
 	}{
-		{"unasked, nothing is added", chatBody, false, without, timeline.CountNone},
-		{"asked, the count is taken and its event kept back", chatBody, true, without, timeline.CountFinal},
-		{"a client that asks itself sees it", asking, true, with, timeline.CountFinal},
+		{"unasked, nothing is added", chatBody, "gzip", false, without, timeline.CountNone},
+		{"asked, the count is taken and its event kept back", chatBody, "", true, without, timeline.CountFinal},
+		{"asked, an engine that could compress does not", chatBody, "gzip", true, without, timeline.CountFinal},
+		{"a client that asks itself sees it", asking, "", true, with, timeline.CountFinal},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newRig(t, up, func(c *relay.Config) { c.InjectUsage = tt.inject })
-			if a := post(t, client(t), g.url+chatPath, tt.body); a.body != tt.want || a.cut {
+			a := post(t, client(t), g.url+chatPath, tt.body, "Accept-Encoding", tt.accepts)
+			if a.body != tt.want || a.cut {
 				t.Errorf("client saw %q, want %q", a.body, tt.want)
 			}
 			if r := g.settle(t, 1)[0]; r.Counted != tt.counted || r.Status != timeline.StatusOK {

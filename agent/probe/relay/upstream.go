@@ -91,6 +91,15 @@ func (m *marks) deliver(box *probe.Stamp, now timeline.Instant) {
 	m.box, m.at = box, now
 }
 
+// forget ends the delivery to box, unless an exchange after it has taken the place.
+func (m *marks) forget(box *probe.Stamp) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.box == box {
+		m.box = nil
+	}
+}
+
 // mark takes the stamp of a read.
 func (m *marks) mark(at timeline.Instant, source timeline.StampSource) {
 	m.mu.Lock()
