@@ -129,14 +129,14 @@ type place struct {
 	env               []string
 }
 
-func newPlace(t *testing.T) place {
+func newPlace(t *testing.T) *place {
 	t.Helper()
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("python3 is not there: the script is not tested")
 	}
 	bin, err := filepath.Abs("../../bin")
 	must(t, err)
-	p := place{dir: t.TempDir(), bin: bin, library: filepath.Join(bin, "nvmlsim", "libnvidia-ml.so.1")}
+	p := &place{dir: t.TempDir(), bin: bin, library: filepath.Join(bin, "nvmlsim", "libnvidia-ml.so.1")}
 	for _, file := range []string{filepath.Join(bin, "tpotscope"), filepath.Join(bin, "tpotscope-nvml"), p.library} {
 		if _, err := os.Stat(file); err != nil {
 			t.Skipf("%s is not there: `make build nvmlsim`, which needs gcc", file)
@@ -147,7 +147,7 @@ func newPlace(t *testing.T) place {
 }
 
 // check runs the script and returns its exit code and what it found.
-func (p place) check(t *testing.T, args ...string) (int, outcome) {
+func (p *place) check(t *testing.T, args ...string) (int, outcome) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -187,7 +187,9 @@ func (p *place) simulated(t *testing.T, name string, scale float64) string {
 	go func() { done <- page.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		<-done
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 		must(t, page.Close())
 	})
 	p.env = append(p.env, sim.EnvPage+"="+path)
