@@ -218,7 +218,5 @@ func (t *Tracker) backlog() bool {
 	if len(t.gaps) < enough || t.r.Counted == timeline.CountNone || t.r.Events >= t.r.OutputTokens {
 		return false
 	}
-	first := t.gaps[0]
-	slices.Sort(t.gaps)
-	return first*5 < t.gaps[len(t.gaps)/2]
+	return t.gaps[0]*5 < t.medianGap()
 }

@@ -76,7 +76,7 @@ type found struct {
 }
 
 // NewTracker returns a tracker of the request r, of which the caller knows the ids, the place and the time of sending.
-// Events beyond maxEventBytes are counted and skipped; zero means a default of 8 MiB.
+// Events beyond maxEventBytes are counted and skipped; zero means a default of 8 MiB. The caller has to close it.
 func NewTracker(sink timeline.RequestSink, r timeline.Request, maxEventBytes int) *Tracker {
 	t := &Tracker{sink: sink, r: r, parser: wire.NewParser(), sse: sse.Decoder{MaxBytes: maxEventBytes}}
 	t.final = wire.Usage{Cached: wire.Absent, Reasoning: wire.Absent}
@@ -91,7 +91,7 @@ func (t *Tracker) Asked(path string, body []byte) {
 	op, _ := wire.OperationOf(path)
 	t.r.Operation = string(op)
 	q, _ := t.parser.ParseRequest(body)
-	q = asked(q)
+	q = bounded(q)
 	t.r.Model, t.r.Streaming, t.r.MaxTokens, t.r.Choices = q.Model, q.Stream, q.MaxTokens, q.Choices
 	t.echo = q.Echo
 }
@@ -114,7 +114,7 @@ func (t *Tracker) Head(at timeline.Instant, status int, contentType, contentEnco
 	mediaType, _, _ := strings.Cut(contentType, ";")
 	mediaType = strings.ToLower(strings.TrimSpace(mediaType))
 	stream := mediaType == "text/event-stream" || mediaType == "" && t.r.Streaming
-	encoding := strings.ToLower(contentEncoding)
+	encoding := strings.ToLower(strings.TrimSpace(contentEncoding))
 	switch {
 	case status >= 400:
 		return // an error's body is content

@@ -8,12 +8,7 @@ type delta struct {
 }
 
 // payload reads a chunk or a reply of the OpenAI dialect, of any flavour.
-func (p *Parser) payload() error {
-	if !p.is('{') {
-		return p.skip()
-	}
-	return p.object(p.topField)
-}
+func (p *Parser) payload() error { return p.object(p.topField) }
 
 func (p *Parser) topField(name []byte) error {
 	c := &p.chunk
@@ -51,7 +46,13 @@ func (p *Parser) topField(name []byte) error {
 	return p.skip()
 }
 
+// maxDeltas bounds the choices of one payload that are told: a hostile one of megabytes could list millions.
+const maxDeltas = 4096
+
 func (p *Parser) choice() error {
+	if len(p.chunk.Deltas) == maxDeltas {
+		return p.skip()
+	}
 	d := Delta{IDs: Absent, Logprobs: Absent}
 	p.msg = delta{}
 	index := 0

@@ -2,7 +2,7 @@ package wire
 
 // vllmMetrics reads the figures that vLLM puts beside the final usage when it is told to report metrics by request.
 // Its time to the first token counts from when the request was scheduled, its generation time from the first token to
-// the last, and its mean gap is that over n - 1.
+// the last, and its mean gap is that over n - 1 (vLLM, docs/features/per_request_metrics.md).
 func (p *Parser) vllmMetrics() error {
 	c := &p.chunk
 	if !p.is('{') {

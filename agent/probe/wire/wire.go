@@ -48,7 +48,7 @@ type Delta struct {
 
 // Chunk is what one payload says.
 type Chunk struct {
-	Deltas     []Delta // one for each choice the payload speaks of; valid until the parser's next call
+	Deltas     []Delta // one for each choice the payload speaks of, 4096 at most; valid until the parser's next call
 	Usage      Usage
 	Timings    timeline.EngineTimings
 	HasTimings bool

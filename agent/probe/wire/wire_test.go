@@ -153,6 +153,13 @@ func TestCountsThatCannotBeAreNotTold(t *testing.T) {
 	}
 }
 
+func TestChoicesOfOnePayloadAreBounded(t *testing.T) {
+	c, whole := wire.NewParser().Parse([]byte(`{"choices":[{}` + strings.Repeat(",{}", 5000) + `],"usage":{"completion_tokens":7}}`))
+	if !whole || len(c.Deltas) != 4096 || c.Usage.Completion != 7 {
+		t.Errorf("Parse() = %d deltas, %d tokens, %v, want 4096, 7, true", len(c.Deltas), c.Usage.Completion, whole)
+	}
+}
+
 func TestParseRequest(t *testing.T) {
 	tests := []struct {
 		name, body string
