@@ -1,6 +1,10 @@
 package timeline
 
-import "strings"
+import (
+	"iter"
+	"math/bits"
+	"strings"
+)
 
 // GPU identifies one device (or MIG instance) and the inputs of its peak rates. Fields that the driver does not tell
 // are zero. Readings refer to a GPU by its position in the list of GPUs that was handed out with them, never by the
@@ -172,6 +176,17 @@ func Set(cs ...Counter) CounterSet {
 
 // Has reports whether c is in s.
 func (s CounterSet) Has(c Counter) bool { return s&(1<<c) != 0 }
+
+// All yields the counters in s, in their order.
+func (s CounterSet) All() iter.Seq[Counter] {
+	return func(yield func(Counter) bool) {
+		for ; s != 0; s &= s - 1 {
+			if !yield(Counter(bits.TrailingZeros64(uint64(s)))) {
+				return
+			}
+		}
+	}
+}
 
 // GPM is the set of counters that come from one GPM window.
 const GPM CounterSet = 1<<(lastWindowed+1) - 1

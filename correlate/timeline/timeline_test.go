@@ -384,6 +384,28 @@ func TestRingTakesMemoryForWhatItHolds(t *testing.T) {
 	}
 }
 
+func TestASetYieldsItsCountersInOrder(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	for range 200 {
+		set := timeline.CounterSet(rng.Uint64()) & (1<<timeline.NumCounters - 1)
+		var want []timeline.Counter
+		for c := range timeline.Counter(timeline.NumCounters) {
+			if set.Has(c) {
+				want = append(want, c)
+			}
+		}
+		if got := slices.Collect(set.All()); !slices.Equal(got, want) {
+			t.Fatalf("%b yields %v, want %v", set, got, want)
+		}
+		for c := range set.All() {
+			if c != want[0] {
+				t.Fatalf("%b yields %v first, want %v", set, c, want[0])
+			}
+			break
+		}
+	}
+}
+
 func TestCountersAreOrderedByKind(t *testing.T) {
 	if timeline.NumCounters > 63 {
 		t.Fatalf("%d counters do not fit into a set", timeline.NumCounters)
