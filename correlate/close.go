@@ -331,7 +331,7 @@ func (e *Engine) countCell(c *Cell, t *target, width float64) *sums {
 		var s sums
 		g.integrate(&s, c.Span, always)
 		p := GPUCell{GPU: i, UUID: g.spec.UUID, Windows: s.windows, CoveredS: s.covered}
-		for k := range timeline.Counter(timeline.NumCounters) {
+		for k := range s.has.All() {
 			p.Counters[k] = s.mean(k)
 		}
 		p.DRAMBytes = scaledBytes(s.bytes, s.covered, width)
@@ -344,7 +344,7 @@ func (e *Engine) countCell(c *Cell, t *target, width float64) *sums {
 		e.scratch.perGPU = append(e.scratch.perGPU, s)
 	}
 	n := float64(len(t.gpus))
-	for k := range timeline.Counter(timeline.NumCounters) {
+	for k := range pooled.has.All() {
 		c.Counters[k] = pooled.mean(k)
 		c.Counters[k].CoveredS /= n
 	}

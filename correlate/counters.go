@@ -112,10 +112,7 @@ func (g *gpuState) addWindow(s *timeline.Sample, has timeline.CounterSet) bool {
 		return false // out of order, or the same time twice
 	}
 	p := piece{over: s.Over, has: has}
-	for c := range timeline.SMClock {
-		if !has.Has(c) {
-			continue
-		}
+	for c := range has.All() {
 		v := s.Value[c]
 		if !(v >= -valueMargin && v <= 1+valueMargin) {
 			g.doubted = s.Over.End
@@ -131,10 +128,8 @@ func (g *gpuState) addWindow(s *timeline.Sample, has timeline.CounterSet) bool {
 func (g *gpuState) addGauge(s *timeline.Sample, has timeline.CounterSet) {
 	at := s.Over.Mid()
 	p := piece{over: timeline.Span{Start: at, End: at.Add(gaugeHold)}, has: has}
-	for c := timeline.SMClock; c < timeline.Energy; c++ {
-		if has.Has(c) {
-			p.v[c] = s.Value[c]
-		}
+	for c := range has.All() {
+		p.v[c] = s.Value[c]
 	}
 	slot := -1
 	for i := range g.numKinds {
@@ -174,8 +169,8 @@ func (g *gpuState) addTotals(s *timeline.Sample, has timeline.CounterSet) {
 	at := s.Over.Mid()
 	for left := has; left != 0; {
 		var p piece
-		for c := timeline.Energy; c < timeline.NumCounters; c++ {
-			if !left.Has(c) || (p.has != 0 && g.prevAt[c] != p.over.Start) {
+		for c := range left.All() {
+			if p.has != 0 && g.prevAt[c] != p.over.Start {
 				continue
 			}
 			left &^= timeline.Set(c)
@@ -191,10 +186,8 @@ func (g *gpuState) addTotals(s *timeline.Sample, has timeline.CounterSet) {
 			g.totals.Push(p)
 		}
 	}
-	for c := timeline.Energy; c < timeline.NumCounters; c++ {
-		if has.Has(c) {
-			g.prevAt[c], g.prevValue[c] = at, s.Value[c]
-		}
+	for c := range has.All() {
+		g.prevAt[c], g.prevValue[c] = at, s.Value[c]
 	}
 }
 
@@ -247,6 +240,7 @@ func (g *gpuState) next(t timeline.Instant) timeline.Instant {
 
 // sums are counters integrated over time.
 type sums struct {
+	has      timeline.CounterSet           // counters with covered time
 	value    [timeline.NumCounters]float64 // integral
 	seconds  [timeline.NumCounters]float64 // covered
 	reasons  uint64
@@ -307,10 +301,8 @@ func (s *sums) add(p *piece, span timeline.Span) {
 	if sec <= 0 {
 		return
 	}
-	for c := range timeline.Counter(timeline.NumCounters) {
-		if !p.has.Has(c) {
-			continue
-		}
+	s.has |= p.has
+	for c := range p.has.All() {
 		s.seconds[c] += sec
 		if c != timeline.EventReasons {
 			s.value[c] += p.v[c] * sec
@@ -331,7 +323,8 @@ func (s *sums) add(p *piece, span timeline.Span) {
 
 // merge adds o, of another GPU or another span.
 func (s *sums) merge(o *sums) {
-	for c := range s.value {
+	s.has |= o.has
+	for c := range o.has.All() {
 		s.value[c] += o.value[c]
 		s.seconds[c] += o.seconds[c]
 	}

@@ -151,7 +151,7 @@ func (e *Engine) phase(q *request) Phase {
 		gpus = max(1, float64(len(e.targets[q.target].gpus)))
 	}
 	p.Concurrency = timeline.Known(a.company / a.seconds)
-	for k := range timeline.Counter(timeline.NumCounters) {
+	for k := range a.sums.has.All() {
 		p.Counters[k] = a.sums.mean(k)
 		p.Counters[k].CoveredS /= gpus
 	}
