@@ -63,9 +63,12 @@ func (c ClientConfig) Validate() error {
 	if c.MaxTokens < 1 || c.MaxRequests < 1 {
 		errs = append(errs, fmt.Errorf("max tokens %d, max requests %d: want at least one", c.MaxTokens, c.MaxRequests))
 	}
-	for name, d := range map[string]time.Duration{"interval": c.Interval, "timeout": c.Timeout, "max backoff": c.MaxBackoff, "flush": c.Flush} {
-		if d <= 0 {
-			errs = append(errs, fmt.Errorf("%s %v: want more than zero", name, d))
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"interval", c.Interval}, {"timeout", c.Timeout}, {"max backoff", c.MaxBackoff}, {"flush", c.Flush}} {
+		if d.value <= 0 {
+			errs = append(errs, fmt.Errorf("%s %v: want more than zero", d.name, d.value))
 		}
 	}
 	return errors.Join(errs...)

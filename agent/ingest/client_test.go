@@ -4,10 +4,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/tpotscope/tpotscope/agent/ingest"
+	"github.com/tpotscope/tpotscope/correlate/clock"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
@@ -177,6 +179,45 @@ func TestAReporterOnAnotherClockIsAligned(t *testing.T) {
 	}
 	if d := r.Last.Sub(r.First); d < 7*time.Millisecond-10*time.Microsecond || d > 7*time.Millisecond+10*time.Microsecond {
 		t.Errorf("decode took %v, want 7ms", d)
+	}
+}
+
+// counting is an aligner that counts what it is told.
+type counting struct {
+	aligner
+	told *atomic.Int64
+}
+
+func (c *counting) Add(x ingest.Exchange) {
+	c.told.Add(1)
+	c.aligner.Add(x)
+}
+
+func TestAnAgentWithoutABootIsAskedOnce(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	h := host{time.Now()}
+	var got journal
+	var told atomic.Int64
+	cfg := config(h, &got)
+	cfg.Anchor = func() timeline.Anchor { return timeline.Anchor{Mono: h.now()} }
+	cfg.Aligner = func(ingest.Source) ingest.Aligner {
+		return &counting{aligner{est: clock.NewEstimator(clock.DefaultConfig())}, &told}
+	}
+	serve(t, socket, cfg)
+	c := reporter(t, socket, h, nil)
+	const reports = 5
+	for ref := range uint64(reports) {
+		c.OpenRequest(&timeline.Request{Ref: ref + 1, Sent: h.now()})
+		if err := c.Drain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := run(t, c)(); err != nil {
+		t.Fatal(err)
+	}
+	// Eight to begin with; then each answer is one, and rides on the report after it.
+	if n := told.Load(); n != 8+reports-1 {
+		t.Errorf("the agent was told of %d exchanges, want %d", n, 8+reports-1)
 	}
 }
 

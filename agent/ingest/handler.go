@@ -99,16 +99,11 @@ func (h *handler) Report(_ context.Context, req *connect.Request[pb.ReportReques
 	}
 	rows := uint64(len(m.GetOpened()) + len(m.GetTokens().GetRef()) + len(m.GetClosed()))
 	resp := &pb.ReportResponse{T1Ns: m.GetT1Ns(), T2Ns: int64(t2), BootId: h.cfg.Anchor().BootID}
-	s, src, err := h.session(m.GetOrigin())
+	s, src, conv, err := h.begin(m.GetOrigin(), m.GetExchanges())
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
 	defer s.mu.Unlock()
-	conv, err := h.converter(s, src, m.GetExchanges())
-	if err != nil {
-		return nil, err
-	}
 	if m.GetSequence() <= s.last {
 		resp.Dropped = rows
 		resp.T3Ns = int64(h.cfg.Now())
@@ -131,16 +126,11 @@ func (h *handler) Submit(_ context.Context, req *connect.Request[pb.SubmitReques
 	if err := checkSubmit(m); err != nil {
 		return nil, invalid(err)
 	}
-	s, src, err := h.session(m.GetOrigin())
+	s, src, conv, err := h.begin(m.GetOrigin(), m.GetExchanges())
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
 	defer s.mu.Unlock()
-	conv, err := h.converter(s, src, m.GetExchanges())
-	if err != nil {
-		return nil, err
-	}
 	latest := h.cfg.Now().Add(maxAhead)
 	batches := make([]batch, 0, len(m.GetRequests()))
 	for i, t := range m.GetRequests() {
@@ -155,6 +145,21 @@ func (h *handler) Submit(_ context.Context, req *connect.Request[pb.SubmitReques
 		batches[i].deliver(s.sink)
 	}
 	return connect.NewResponse(&pb.SubmitResponse{Accepted: uint64(len(batches)), BootId: h.cfg.Anchor().BootID}), nil
+}
+
+// begin returns the session of the origin's source, locked unless there is an error, and how its times are read.
+func (h *handler) begin(o *pb.Origin, exchanges []*pb.Stamps) (*session, Source, converter, error) {
+	s, src, err := h.session(o)
+	if err != nil {
+		return nil, src, nil, err
+	}
+	s.mu.Lock()
+	conv, err := h.converter(s, src, exchanges)
+	if err != nil {
+		s.mu.Unlock()
+		return nil, src, nil, err
+	}
+	return s, src, conv, nil
 }
 
 // session returns what is known of the origin's source.

@@ -66,7 +66,7 @@ func (h host) anchor() timeline.Anchor {
 	return timeline.Anchor{Mono: h.now(), Real: time.Now().UnixNano(), Width: time.Microsecond, BootID: bootID}
 }
 
-// aligner ties a peer by the estimator of the clock room, as the agent does.
+// aligner ties a peer by the estimator of the clock room.
 type aligner struct {
 	est *clock.Estimator
 	now clock.Estimate

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -55,14 +56,12 @@ func (c *Client) send(ctx context.Context) error {
 	switch {
 	case err == nil:
 		c.pending, c.exchanges = nil, nil
-		c.agentBoot = resp.Msg.GetBootId()
-		if c.foreign() {
-			c.keep(&pb.Stamps{T1Ns: int64(t1), T2Ns: resp.Msg.GetT2Ns(), T3Ns: resp.Msg.GetT3Ns(), T4Ns: int64(t4)})
-		}
+		c.answered(resp.Msg.GetBootId(), &pb.Stamps{T1Ns: int64(t1), T2Ns: resp.Msg.GetT2Ns(), T3Ns: resp.Msg.GetT3Ns(), T4Ns: int64(t4)})
 		return nil
 	case hopeless(connect.CodeOf(err)):
 		c.buf.lose(m)
-		c.pending = nil
+		// Exchanges may be what was refused, and would spoil the next report too: they are made anew.
+		c.pending, c.exchanges, c.agentBoot = nil, nil, ""
 		return nil
 	}
 	c.agentBoot = "" // it may be another agent that answers next
@@ -74,15 +73,23 @@ func hopeless(code connect.Code) bool {
 	return code == connect.CodeInvalidArgument || code == connect.CodeResourceExhausted
 }
 
-// foreign reports whether the agent is known to run on another boot than this client.
-func (c *Client) foreign() bool { return c.agentBoot != "" && c.agentBoot != c.cfg.BootID }
+// noBoot stands for the boot of an agent that has no boot id: it is none that this client could share.
+const noBoot = "none"
 
-func (c *Client) keep(x *pb.Stamps) {
+// answered notes whose boot the agent runs on, and keeps the stamps of its answer if that is another than this client's.
+func (c *Client) answered(boot string, x *pb.Stamps) {
+	c.agentBoot = cmp.Or(boot, noBoot)
+	if !c.foreign() {
+		return
+	}
 	if len(c.exchanges) >= keptExchanges {
 		c.exchanges = append(c.exchanges[:0], c.exchanges[1:]...)
 	}
 	c.exchanges = append(c.exchanges, x)
 }
+
+// foreign reports whether the agent is known to run on another boot than this client.
+func (c *Client) foreign() bool { return c.agentBoot != "" && c.agentBoot != c.cfg.BootID }
 
 // sync learns whose boot the agent runs on, and exchanges stamps with an agent on another.
 func (c *Client) sync(ctx context.Context) error {
@@ -116,14 +123,7 @@ func (c *Client) exchange(ctx context.Context) error {
 		c.agentBoot = ""
 		return err
 	}
-	// An agent that has no boot id is on no boot that this client could share.
-	c.agentBoot = resp.Msg.GetBootId()
-	if c.agentBoot == "" {
-		c.agentBoot = "unknown"
-	}
 	c.synced = t4
-	if c.foreign() {
-		c.keep(&pb.Stamps{T1Ns: int64(t1), T2Ns: resp.Msg.GetT2Ns(), T3Ns: resp.Msg.GetT3Ns(), T4Ns: int64(t4)})
-	}
+	c.answered(resp.Msg.GetBootId(), &pb.Stamps{T1Ns: int64(t1), T2Ns: resp.Msg.GetT2Ns(), T3Ns: resp.Msg.GetT3Ns(), T4Ns: int64(t4)})
 	return nil
 }
