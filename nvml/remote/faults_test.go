@@ -60,7 +60,9 @@ func TestCrashInACallIsALossThatIsNamed(t *testing.T) {
 	_, rec := r.run(t, r.options())
 	until(t, 10*time.Second, "windows", func() bool { return len(rec.windows(1, timeline.DRAMUtil)) > 3 })
 	r.fault(t, sim.Fault{GPU: 1, Call: int(nvml.CallTemperature), Mode: sim.ModeCrash})
-	until(t, 8*time.Second, "the loss", func() bool { return rec.said(timeline.EventSamplerLost, "exit status 2") })
+	until(t, 8*time.Second, "the loss", func() bool {
+		return rec.said(timeline.EventSamplerLost, "exit status 2: SIGSEGV: segmentation violation")
+	})
 	r.fault(t, sim.Fault{GPU: 1, Call: int(nvml.CallTemperature)})
 	n := len(rec.windows(1, timeline.DRAMUtil))
 	until(t, 15*time.Second, "windows of the next helper", func() bool { return len(rec.windows(1, timeline.DRAMUtil)) > n+3 })

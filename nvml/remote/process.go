@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -143,6 +144,7 @@ type lines struct {
 	now func() timeline.Instant
 
 	mu         sync.Mutex
+	crash      string // the line that says why the helper crashes: a trace follows it
 	lastLine   string
 	room       int
 	filled     timeline.Instant
@@ -177,6 +179,9 @@ func (l *lines) add(line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lastLine = line
+	if l.crash == "" && slices.ContainsFunc(crashWords[:], func(w string) bool { return strings.HasPrefix(line, w) }) {
+		l.crash = line
+	}
 	if n := int(l.now().Sub(l.filled) / linePeriod); n > 0 {
 		l.room = min(l.room+n, lineBurst)
 		l.filled = l.filled.Add(time.Duration(n) * linePeriod)
@@ -190,9 +195,12 @@ func (l *lines) add(line string) {
 	l.suppressed = 0
 }
 
-// last returns the last line that was written.
+// crashWords are what the runtime begins its last words with (runtime, fatal signals, panics and throws).
+var crashWords = [...]string{"SIG", "fatal error: ", "panic: ", "unexpected fault address"}
+
+// last returns the line that says the most of why the helper ended: that of its crash, else the last one.
 func (l *lines) last() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.lastLine
+	return cmp.Or(l.crash, l.lastLine)
 }

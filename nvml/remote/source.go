@@ -213,7 +213,9 @@ func (s *Source) awaitGraveyard(ctx context.Context, in *inbox) bool {
 			return true
 		}
 		if !said {
-			in.stopped(fmt.Sprintf("%d helpers hang in the driver and do not die; no other is started until one is gone", maxAbandoned))
+			why := fmt.Sprintf("%d helpers hang in the driver and do not die; no other is started until one is gone", maxAbandoned)
+			s.opts.Logger.Error("no gpu helper is started", slog.String("cause", why))
+			in.stopped(why)
 		}
 		select {
 		case <-ctx.Done():
