@@ -66,7 +66,7 @@ func (s *Server) serveCompletion(w http.ResponseWriter, r *http.Request, op oper
 	}
 	if rep.free {
 		s.live.begin()
-		defer s.live.end(&rep)
+		defer s.live.end()
 	}
 	if rep.ask.Stream {
 		s.stream(w, r, &rep)

@@ -22,7 +22,7 @@ func (l *live) begin() {
 	l.st.Running++
 }
 
-func (l *live) end(*reply) {
+func (l *live) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.st.Running--

@@ -3,6 +3,7 @@ package llmsim
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -193,7 +194,7 @@ func (p *player) read(in *bufio.Reader, out *Played) error {
 		line, err := readLine(in)
 		at := p.cfg.Now()
 		if err != nil {
-			out.Tokens = best(told, ids, out.Chunks)
+			out.Tokens = cmp.Or(max(told, 0), ids, out.Chunks)
 			if out.Terminal {
 				return nil
 			}
@@ -268,14 +269,4 @@ func (p *player) mark(out *Played, at timeline.Instant) {
 	if p.cfg.KeepTimes {
 		out.Times = append(out.Times, at)
 	}
-}
-
-// best returns the first count that is there.
-func best(counts ...int) int {
-	for _, n := range counts {
-		if n > 0 {
-			return n
-		}
-	}
-	return 0
 }

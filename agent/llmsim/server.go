@@ -123,17 +123,30 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// Run serves on ln until ctx ends, cuts what is still open then, and returns nil. It closes ln.
+// Run serves on ln until ctx ends, cuts what is still open then, and returns nil once all of it has ended. It closes ln.
 func (s *Server) Run(ctx context.Context, ln net.Listener) error {
+	var conns sync.WaitGroup
 	srv := &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: 10 * time.Second,
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew: // told by Serve itself, before it accepts another
+				conns.Add(1)
+			case http.StateClosed, http.StateHijacked:
+				conns.Done()
+			default:
+			}
+		},
 		// Streams end with the server, not when their last token is due.
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() }) // its fault is the listener's, which Serve reports
 	defer stop()
-	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+	err := srv.Serve(ln)
+	_ = srv.Close() // once more, where it was the listener that ended
+	conns.Wait()
+	if !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve simulated engine: %w", err)
 	}
 	return nil
