@@ -8,8 +8,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -122,7 +124,10 @@ func (r *Reader) readOwn(ctx context.Context, s *timeline.HostSample, is *readin
 		return
 	}
 	resident, used, seen, compared := 0.0, 0.0, false, false
-	for _, pid := range r.cfg.Own() {
+	own := r.cfg.Own()
+	// A helper that starts again has another process id, and the old one may be given to a stranger.
+	maps.DeleteFunc(r.own, func(pid int, _ *process.Process) bool { return !slices.Contains(own, pid) })
+	for _, pid := range own {
 		secs, rss, ok := r.readProcess(ctx, pid)
 		if !ok {
 			delete(r.own, pid)
@@ -191,13 +196,13 @@ func readPressure(path string) (float64, bool) {
 	if err != nil {
 		return 0, false
 	}
-	p, err := ParsePressure(b)
+	p, err := parsePressure(b)
 	return p, err == nil
 }
 
-// ParsePressure returns the fraction of the last ten seconds in which some task waited, from the text of a file below
+// parsePressure returns the fraction of the last ten seconds in which some task waited, from the text of a file below
 // /proc/pressure (Linux, Documentation/accounting/psi.rst).
-func ParsePressure(text []byte) (float64, error) {
+func parsePressure(text []byte) (float64, error) {
 	for line := range bytes.Lines(text) {
 		fields := bytes.Fields(line)
 		if len(fields) < 2 || string(fields[0]) != "some" {
