@@ -309,13 +309,24 @@ func (e *Engine) there(span timeline.Span) (int, int) {
 		}
 		return at
 	}
-	gpu := only(len(e.gpus), func(i int) bool { return len(e.gpus) == 1 || e.gpus[i].heard.in(from, to) })
+	gpu := only(len(e.gpus), func(i int) bool {
+		return len(e.gpus) == 1 || e.gpus[i].heard.in(from, to) && !e.cut(i, from, to)
+	})
 	if e.implicit && len(e.targets) == 0 && gpu >= 0 {
 		e.addTarget(timeline.Target{})
 	}
 	return gpu, only(len(e.targets), func(i int) bool {
 		t := e.targets[i]
 		return !t.gone && (len(e.targets) == 1 || t.heard.in(from, to))
+	})
+}
+
+// cut reports whether a GPU is cut into instances of which one is there between from and to: engines are served by
+// instances, and the whole device is listed beside them for what only it tells.
+func (e *Engine) cut(whole int, from, to timeline.Instant) bool {
+	uuid := e.gpus[whole].spec.UUID
+	return slices.ContainsFunc(e.gpus, func(g gpuState) bool {
+		return uuid != "" && g.spec.ParentUUID == uuid && g.heard.in(from, to)
 	})
 }
 

@@ -66,3 +66,43 @@ func TestTheProbesContextIsThatOfTheCell(t *testing.T) {
 		near(t, "context", c.ContextSum.Value, 8*(1000+125*c.Span.Mid().Sub(t0).Seconds()), 8*5)
 	}
 }
+
+func TestOneInstanceOfACutGPUMapsItself(t *testing.T) {
+	whole, instance, second := h100(), h100(), h100()
+	whole.MIG = true
+	instance.UUID, instance.MIG, instance.ParentUUID = "MIG-1", true, whole.UUID
+	second.UUID, second.MIG, second.ParentUUID = "MIG-2", true, whole.UUID
+	s := memoryBound()
+	for _, tt := range []struct {
+		name string
+		gpus []timeline.GPU
+		want []string
+	}{
+		{"the device is not counted beside its instance", []timeline.GPU{whole, instance}, []string{"MIG-1"}},
+		{"of two instances neither is taken, nor is the device", []timeline.GPU{whole, instance, second}, nil},
+		{"two devices that are no instances stay apart", []timeline.GPU{whole, {UUID: "GPU-2"}}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := newEngine(timeline.Target{}) // that names no GPU
+			e.SetGPUs(tt.gpus)
+			s.gpus = len(tt.gpus)
+			var out correlate.Output
+			s.feed(e, &out, 10*time.Second)
+			var got []string
+			for i := range middle(out).PerGPU {
+				got = append(got, middle(out).PerGPU[i].UUID)
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("mapped to %v, want %v", got, tt.want)
+			}
+		})
+	}
+	e := newEngine(timeline.Target{})
+	e.SetGPUs([]timeline.GPU{whole, instance})
+	s.gpus = 1 // the instance is listed and was taken away
+	var out correlate.Output
+	s.feed(e, &out, 10*time.Second)
+	if c := middle(out); len(c.PerGPU) != 1 || c.PerGPU[0].UUID != whole.UUID {
+		t.Errorf("mapped to %v, want the device whose instance is not there", c.PerGPU)
+	}
+}
