@@ -68,7 +68,7 @@ func file(tb testing.TB, name string) *scenario.Timeline {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer func() { _ = f.Close() }() // it was only read
 	s, err := scenario.Parse(filepath.Base(name), f)
 	if err != nil {
 		tb.Fatal(err)

@@ -179,7 +179,10 @@ func (m *machine) clock(limits limits) (float64, hold) {
 		clock, why = f, holdThermal
 	}
 	if m.fixed+m.dynamic*math.Pow(clock, clockPower) > limits.watts {
-		f := math.Pow(max(0, limits.watts-m.fixed)/m.dynamic, 1/clockPower)
+		f := 0.0
+		if room := limits.watts - m.fixed; room > 0 { // then it is the dynamic part that is too much, and not zero
+			f = math.Pow(room/m.dynamic, 1/clockPower)
+		}
 		clock, why = min(clock, f), holdPower
 	}
 	step := clockStepHz / m.gpu.MaxSMClockHz

@@ -267,6 +267,14 @@ func TestACapShowsInTheState(t *testing.T) {
 	}
 }
 
+func TestACapBelowTheRestOfTheBoardStillRuns(t *testing.T) {
+	tl := run(t, "duration 3s\ngpu h100\ntarget a model=Llama-3.1-8B\nload streams=1 prompt=100 output=50\nfault power_cap 50W")
+	got := tl.Truth(0, 0, tl.Duration())
+	if !(got.SMClockHz > 0.1e9 && got.SMClockHz < 0.3e9) || got.DRAMBytes <= 0 || got.Throttled < 2900*time.Millisecond {
+		t.Errorf("SM clock %v Hz, %v bytes, throttled for %v, want the lowest clock throughout", got.SMClockHz, got.DRAMBytes, got.Throttled)
+	}
+}
+
 func TestGPUsAndTargetsDescribeTheScenario(t *testing.T) {
 	tl := file(t, "testdata/two_targets.scenario")
 	gpus, targets := tl.GPUs(), tl.Targets()
