@@ -138,8 +138,9 @@ func (d driverSink) AddSample(s *timeline.Sample) {
 	out.GPU = i
 	g := &r.gpus[i]
 	if out.Has&timeline.GPM != 0 {
+		g.windows = g.windows || out.Has.Has(timeline.DRAMUtil)
 		g.check.driver(&out)
-		if r.cell(out.Over.Start) <= r.cell(g.newestExporter) && !g.newestExporter.IsZero() {
+		if !g.newestExporter.IsZero() && (!g.windows || r.cell(out.Over.Start) <= r.cell(g.newestExporter)) {
 			out.Has &^= timeline.GPM
 		} else {
 			g.newestDriver = out.Over.End
@@ -179,7 +180,12 @@ func (d driverSink) AddEvent(e timeline.Event) {
 	if i, ok := r.position(e.GPU); ok {
 		e.GPU = i
 	}
-	r.lost = r.lost || e.Kind == timeline.EventSamplerLost
+	if e.Kind == timeline.EventSamplerLost {
+		r.lost = true
+		for i := range r.gpus {
+			r.gpus[i].windows = false // until it tells one again
+		}
+	}
 	r.sink.AddEvent(e)
 }
 

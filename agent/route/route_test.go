@@ -131,15 +131,17 @@ func TestNoCellHoldsWindowsOfBoth(t *testing.T) {
 	state := func(st timeline.State) {
 		d.AddCapability(timeline.Capability{Call: timeline.DRAMUtil.String(), State: st})
 	}
-	for i := range 40 {
+	for i := range 75 {
 		f := float64(i)
 		switch i {
 		case 12:
 			state(timeline.StateNoPermission)
 		case 28:
 			state(timeline.StateOK)
+		case 45: // the reader is lost for a while, and comes back without a word on states
+			d.AddEvent(timeline.Event{At: at(45), Kind: timeline.EventSamplerLost, GPU: timeline.NoGPU})
 		}
-		if i < 12 || i >= 28 {
+		if i < 12 || i >= 28 && i < 45 || i >= 60 {
 			for k := range 10 {
 				d.AddSample(window(0, f+float64(k)/10, f+float64(k+1)/10, 0.5))
 			}
@@ -164,8 +166,31 @@ func TestNoCellHoldsWindowsOfBoth(t *testing.T) {
 		}
 		short, long = short+n[false], long+n[true]
 	}
-	if short == 0 || long == 0 {
+	if short < 2*10*(10+15+10) || long < 2*(10+10) {
 		t.Errorf("%d windows of the driver, %d of the exporter", short/2, long/2)
+	}
+}
+
+// Windows without DRAM traffic decide nothing: they do not keep the exporter's out, and do not mix with them.
+func TestWindowsWithoutDRAMGiveWay(t *testing.T) {
+	r, s, _ := newRouter(true)
+	d := r.Driver()
+	d.SetGPUs([]timeline.GPU{describe(t, "h100", "GPU-a")})
+	d.AddCapability(timeline.Capability{Call: timeline.DRAMUtil.String(), State: timeline.StateUnsupported})
+	for i := range 30 {
+		f := float64(i)
+		r.Exporter(told("GPU-a", f, f+1, 0.5))
+		x := timeline.Sample{Over: timeline.Span{Start: at(f + 1), End: at(f + 1.1)}}
+		x.Put(timeline.SMUtil, 0.5)
+		d.AddSample(&x)
+	}
+	for i := range s.samples {
+		if s.samples[i].Over.Duration() < time.Second && s.samples[i].Has&timeline.GPM != 0 {
+			t.Fatalf("window %+v of the driver came through", s.samples[i].Over)
+		}
+	}
+	if n := len(s.windowsOf(0)); n != 30 {
+		t.Errorf("%d windows of the exporter", n)
 	}
 }
 
