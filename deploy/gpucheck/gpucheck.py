@@ -8,6 +8,7 @@ result. It exits with 4 if something is off, and with 1 if it could not do its w
 
 import argparse
 import contextlib
+import ctypes
 import http.client
 import http.server
 import json
@@ -197,17 +198,16 @@ class Check:
 
     def windows(self):
         """How GPM behaves at windows of several lengths, and whether its counters are refreshed by themselves."""
-        if self.o.fake:
-            self.note("windows", "skipped", "a fake run has no GPU to ask")
-            return
         try:
             import pynvml as n
         except ImportError:
             self.note("windows", "skipped", "nvidia-ml-py is not installed (pip install nvidia-ml-py): behaviour at 50 to 200 ms and of the refresh is not looked at")
             return
-        load = self.start_load("stream", 30)
+        if self.o.library:
+            ctypes.CDLL(self.o.library)  # what has this name already is not looked for
+        load = self.start_load("stream", 40, listen=False)
         try:
-            time.sleep(8)
+            time.sleep(2 if self.o.fake else 8)
             n.nvmlInit()
             h = n.nvmlDeviceGetHandleByUUID(self.result["gpu"]["uuid"])
             out = {}
@@ -222,7 +222,7 @@ class Check:
             self.note("windows", "info", f"nvidia-ml-py: {e}")
         finally:
             load.terminate()
-            load.wait()
+            load.communicate()
 
     @staticmethod
     def between(n, a, b):
@@ -279,9 +279,9 @@ class Check:
             cmd += ["--fake", "--fake-log", self.o.fake_log]
         return cmd
 
-    def start_load(self, name, seconds):
+    def start_load(self, name, seconds, listen=True):
         env = dict(self.env, CUDA_VISIBLE_DEVICES=self.result["gpu"]["uuid"])
-        return subprocess.Popen([*self.kernels(), "--load", name, "--seconds", str(seconds)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+        return subprocess.Popen([*self.kernels(), "--load", name, "--seconds", str(seconds)], stdout=subprocess.PIPE if listen else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
 
     def play(self, name, seconds, engine, sock=None):
         """Runs one load to its end, tells the engine's figures and hands each request to the agent that listens on sock."""

@@ -206,7 +206,7 @@ func TestAFakeRunFindsWhatItsLoadsWouldDo(t *testing.T) {
 		t.Errorf("exit %d, fake %v, simulated %v", code, o.Fake, o.Simulated)
 	}
 	for name, want := range map[string]string{
-		"gpm": "ok", "windows": "skipped", "calibration": "ok", "verdict stream": "ok", "verdict stream_half": "ok", "verdict gemm": "ok",
+		"gpm": "ok", "calibration": "ok", "verdict stream": "ok", "verdict stream_half": "ok", "verdict gemm": "ok",
 		"verdict gaps": "ok", "verdict mixed": "ok", "bytes stream": "ok", "bytes stream_half": "ok", "ratio of loads": "ok", "cost": "info",
 	} {
 		if got := o.state(name); got != want {

@@ -10,6 +10,7 @@ fake run are of no GPU.
 
 import argparse
 import json
+import signal
 import sys
 import time
 
@@ -38,7 +39,6 @@ class Torch:
         self.torch = torch
         free, _ = torch.cuda.mem_get_info()
         self.bytes = min(gigabytes * GB, 0.6 * free)
-        self.mean = 0.0
 
     def graph(self, work):
         """Captures work, so that no launch stands between two kernels of a step."""
@@ -181,6 +181,13 @@ def run(gpu, name, seconds):
         step()
     mark = getattr(gpu, "mark", lambda _: None)
     mark(name)
+    try:
+        play(step, name, size, ops, prompt, seconds)
+    finally:
+        mark("rest")
+
+
+def play(step, name, size, ops, prompt, seconds):
     say(json.dumps({"begin": name, "bytes_per_step": size, "ops_per_step": ops, "at_ns": now_ns()}))
     begun, steps = now_ns(), 0
     while now_ns() - begun < seconds * 1e9:
@@ -195,7 +202,6 @@ def run(gpu, name, seconds):
         say(json.dumps({"tokens": steps, "prompt": prompt * steps}))
         say(json.dumps({"request": {"sent_ns": sent, "token_ns": tokens, "done_ns": now_ns()}}))
     took = (now_ns() - begun) / 1e9
-    mark("rest")
     say(json.dumps({"end": name, "steps": steps, "seconds": took}))
 
 
@@ -207,6 +213,7 @@ def main():
     p.add_argument("--fake", action="store_true", help="run nothing, sleep")
     p.add_argument("--fake-log", default="", help="with --fake: note here when a load begins and ends")
     o = p.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     gpu = Fake(o.gigabytes, o.fake_log) if o.fake else Torch(o.gigabytes)
     if o.load:
         run(gpu, o.load, o.seconds)
