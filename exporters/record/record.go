@@ -14,9 +14,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
@@ -134,6 +137,44 @@ func listFiles(dir string) ([]file, error) {
 	return files, nil
 }
 
+// ErrBusy says that another process writes the recording.
+var ErrBusy = errors.New("another process writes it")
+
+// lockName is the file that a writer holds while it writes.
+const lockName = ".lock"
+
+// errNotFile says that something with the name of a file is none: a pipe would be waited for, a device never ends.
+var errNotFile = errors.New("not a regular file")
+
+// openRegular opens a file for reading, and nothing else.
+func openRegular(path string) (*os.File, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &os.PathError{Op: "open", Path: path, Err: errNotFile}
+	}
+	return os.Open(path)
+}
+
+// lock takes dir for one writer. The lock goes with the process, however that ends.
+func lock(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, fileMode)
+	if err != nil {
+		return nil, fmt.Errorf("lock recording: %w", err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	switch {
+	case err == nil, errors.Is(err, unix.ENOTSUP), errors.Is(err, unix.ENOSYS):
+		return f, nil // a file system without locks is written without one
+	case errors.Is(err, unix.EWOULDBLOCK):
+		err = ErrBusy
+	}
+	_ = f.Close() // nothing was written
+	return nil, fmt.Errorf("lock recording %s: %w", dir, err)
+}
+
 // readMeta reads and checks dir's meta.json.
 func readMeta(dir string) (Meta, error) {
 	path := filepath.Join(dir, metaName)
@@ -184,6 +225,27 @@ func writeMeta(dir string, m *Meta) error {
 		return fmt.Errorf("write %s: %w", metaName, errors.Join(err, os.Remove(tmp.Name())))
 	}
 	return nil
+}
+
+func latestGPUs(old, add []timeline.GPU) []timeline.GPU {
+	return latest(old, add, func(a, b *timeline.GPU) bool { return a.UUID == b.UUID })
+}
+
+func latestTargets(old, add []timeline.Target) []timeline.Target {
+	return latest(old, add, func(a, b *timeline.Target) bool { return a.Name == b.Name })
+}
+
+// latest returns old with those of add that it lacks, each in its latest description.
+func latest[T any](old, add []T, same func(a, b *T) bool) []T {
+	all := slices.Clone(old)
+	for i := range add {
+		if at := slices.IndexFunc(all, func(o T) bool { return same(&o, &add[i]) }); at >= 0 {
+			all[at] = add[i]
+		} else {
+			all = append(all, add[i])
+		}
+	}
+	return all
 }
 
 // Condition says how a file ends.

@@ -108,16 +108,18 @@ func (s *stream[T]) write(w *Writer, rows []T) error {
 	}
 	batch := s.build.NewRecordBatch()
 	defer batch.Release()
-	if err := s.seg.ipc.Write(batch); err != nil {
-		return fmt.Errorf("encode batch: %w", err)
+	var n int64
+	err := s.seg.ipc.Write(batch)
+	if err != nil {
+		err = fmt.Errorf("encode batch: %w", err) // half of it may lie in the buffer
+	} else {
+		n, err = s.seg.store(w)
 	}
-	n, err := s.seg.store(w)
 	w.written += n
 	if err != nil {
 		s.abandon(w, err)
-		return err
 	}
-	return nil
+	return err
 }
 
 // maxTries is how many segments of another process in the same directory are stepped over.

@@ -137,7 +137,7 @@ func Open(dir string, m Meta, o Options) (*Writer, error) {
 	}
 	all := m
 	all.Created = old.Created
-	all.GPUs, all.Targets = mergeGPUs(old.GPUs, m.GPUs), mergeTargets(old.Targets, m.Targets)
+	all.GPUs, all.Targets = latestGPUs(old.GPUs, m.GPUs), latestTargets(old.Targets, m.Targets)
 	w, err := open(dir, all, o)
 	if err != nil {
 		return nil, err
@@ -192,35 +192,10 @@ func (w *Writer) begin(m Meta) error {
 	return nil
 }
 
-// mergeGPUs returns old with those of add that it lacks, each in its latest description.
-func mergeGPUs(old, add []timeline.GPU) []timeline.GPU {
-	merged := slices.Clone(old)
-	for _, g := range add {
-		if i := slices.IndexFunc(merged, func(o timeline.GPU) bool { return o.UUID == g.UUID }); i >= 0 {
-			merged[i] = g
-		} else {
-			merged = append(merged, g)
-		}
-	}
-	return merged
-}
-
-func mergeTargets(old, add []timeline.Target) []timeline.Target {
-	merged := slices.Clone(old)
-	for _, t := range add {
-		if i := slices.IndexFunc(merged, func(o timeline.Target) bool { return o.Name == t.Name }); i >= 0 {
-			merged[i] = t
-		} else {
-			merged = append(merged, t)
-		}
-	}
-	return merged
-}
-
 // SetGPUs hands over the list of GPUs that later samples, events and cells refer to by position.
 func (w *Writer) SetGPUs(gpus []timeline.GPU) error {
 	w.gpus.gpus = slices.Clone(gpus)
-	all := mergeGPUs(w.meta.GPUs, gpus)
+	all := latestGPUs(w.meta.GPUs, gpus)
 	if slices.Equal(all, w.meta.GPUs) {
 		return nil
 	}
@@ -230,7 +205,7 @@ func (w *Writer) SetGPUs(gpus []timeline.GPU) error {
 
 // SetTargets adds to, or corrects, the targets that the recording describes.
 func (w *Writer) SetTargets(targets []timeline.Target) error {
-	w.meta.Targets = mergeTargets(w.meta.Targets, targets)
+	w.meta.Targets = latestTargets(w.meta.Targets, targets)
 	return writeMeta(w.dir, &w.meta)
 }
 
@@ -275,8 +250,12 @@ func (w *Writer) AddCell(c *correlate.Cell) {
 	}
 }
 
-// add takes a row of one kind, and writes a batch when there are enough.
+// add takes a row of one kind, and writes a batch when there are enough. A Writer that was closed takes none.
 func add[T any](w *Writer, s *stream[T], row T) {
+	if w.closed {
+		s.dropped++
+		return
+	}
 	s.rows = append(s.rows, row)
 	if at := s.table.at(&s.rows[len(s.rows)-1]); at != 0 {
 		if w.newest == 0 && w.refs > 0 {
@@ -291,7 +270,7 @@ func add[T any](w *Writer, s *stream[T], row T) {
 			w.segmentStart = at
 		}
 	}
-	if len(s.rows) < w.opts.BatchRows || w.closed {
+	if len(s.rows) < w.opts.BatchRows {
 		return
 	}
 	if err := s.flush(w); err != nil {

@@ -236,3 +236,17 @@ func TestWhatIsNoFileIsRefused(t *testing.T) {
 		t.Error("a device passes for meta.json")
 	}
 }
+
+func TestAWriterThatWasClosedTakesNothing(t *testing.T) {
+	w, dir := create(t, record.Options{BatchRows: 2})
+	must(t, w.Close())
+	for range 3 {
+		w.AddToken(timeline.TokenEvent{Ref: 1, At: sec})
+	}
+	if n := w.Stats().Dropped["tokens"]; n != 3 {
+		t.Errorf("%d rows dropped, want 3", n)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "tokens-000001.arrows")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Stat() = %v, want no file", err)
+	}
+}

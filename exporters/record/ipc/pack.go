@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
 	flatbuffers "github.com/google/flatbuffers/go"
 	"github.com/klauspost/compress/zstd"
@@ -125,10 +126,10 @@ func (p *Packer) describe(head, batch fbTable) []byte {
 	}
 	nodes := b.EndVector(columns)
 	b.StartVector(16, len(p.list), 8)
-	for i := len(p.list) - 1; i >= 0; i-- {
+	for _, e := range slices.Backward(p.list) {
 		b.Prep(8, 16)
-		b.PrependInt64(p.list[i].length)
-		b.PrependInt64(p.list[i].offset)
+		b.PrependInt64(e.length)
+		b.PrependInt64(e.offset)
 	}
 	buffers := b.EndVector(len(p.list))
 
