@@ -3,8 +3,8 @@
 // never waits for the network: what waits are the drains, which the agent runs.
 //
 // Series carry exact times: each cell gives one point at its own end, by default every second, sent in batches of ten
-// seconds. What requests feed (histograms, counts of requests) gives one point a batch. A series never has two points in one millisecond, which backends that
-// store milliseconds would refuse along with everything else in the request.
+// seconds. What requests feed (histograms, counts of requests) gives one point a batch. A series never has two points
+// in one millisecond, which backends that store milliseconds would refuse along with everything else in the request.
 package otlp
 
 import (

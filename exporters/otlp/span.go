@@ -41,8 +41,8 @@ func (sb *spanBuilder) note(c *correlate.Cell) {
 	sb.levels[c.Target], sb.coverage[c.Target] = c.Level, c.Coverage
 }
 
-// build returns the span of p, and those below it if they are asked for. Its ids are those that went upstream with the request, so that what the engine says of
-// it hangs below. It reports false if they are no ids.
+// build returns the span of p, and those below it if they are asked for. Its ids are those that went upstream with the
+// request, so that what the engine says of it hangs below. It reports false if they are no ids.
 func (sb *spanBuilder) build(s *exporters.State, b *exporters.Batch, p *correlate.Phase, d exporters.Decision) ([]sdktrace.ReadOnlySpan, bool) {
 	r := &p.Request
 	traceID, err1 := trace.TraceIDFromHex(r.TraceID)
@@ -50,6 +50,7 @@ func (sb *spanBuilder) build(s *exporters.State, b *exporters.Batch, p *correlat
 	if err1 != nil || err2 != nil {
 		return nil, false
 	}
+	// The SDK's own spans make up their ids and times. Of its packages only the one for tests makes a span of given ones.
 	stub := tracetest.SpanStub{
 		Name:        cmp.Or(r.Operation, "request"),
 		SpanContext: trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: spanID, TraceFlags: trace.FlagsSampled}),

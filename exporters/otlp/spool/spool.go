@@ -2,6 +2,8 @@
 // OTLP exporter is given a Spool as the transport of its http.Client, hands over each encoded request and is told that
 // all went well. A drain sends what is stored to the real endpoint, over OTLP/HTTP or OTLP/gRPC, for as long as it
 // takes. A Spool knows requests and responses; of what is inside them it reads only how much a receiver rejected.
+// Connections go through the proxy that the environment names (net/http, ProxyFromEnvironment), as those of any OTLP
+// exporter do.
 package spool
 
 import (
@@ -150,6 +152,10 @@ func (s *Spool) put(r record) error {
 		return errClosed
 	}
 	s.stats.Accepted++
+	if int64(len(r.body)) > s.cfg.MaxBytes {
+		s.stats.DroppedFull++ // no room that others could make
+		return nil
+	}
 	s.queue = append(s.queue, r)
 	s.bytes += int64(len(r.body))
 	for s.bytes > s.cfg.MaxBytes && len(s.queue) > 0 {
