@@ -57,6 +57,7 @@ type Agent struct {
 	log   *slog.Logger
 	clock *hostclock.Clock
 	store *Store
+	told  *gpuLog
 
 	relay    *relay.Relay
 	counters nvml.Source
@@ -90,7 +91,8 @@ func New(ctx context.Context, cfg Config, deps Deps, log *slog.Logger) (*Agent, 
 	}
 	a.store = NewStore(correlate.New(engine), cfg.Record.Enabled)
 	a.store.now = clock.Now
-	a.sink = calibration.Match(a.measured, a.eta, a.store, log)
+	a.told = newGPULog(a.store, log, clock.Now)
+	a.sink = calibration.Match(a.measured, a.eta, a.told, log)
 	a.targets = newTargets(cfg.Targets, a.store)
 	if anchor, err := clock.Anchor(); err == nil {
 		a.store.AddAnchor(anchor)
@@ -247,9 +249,10 @@ func (a *Agent) conclude(ctx context.Context, measured <-chan struct{}) error {
 
 // tell hands a batch to every way out and to the recording.
 func (a *Agent) tell(ctx context.Context, out *correlate.Output, events []timeline.Event) {
+	a.told.look(a.store.newest())
 	b := &exporters.Batch{
 		Anchor: a.store.Anchor(), GPUs: a.store.GPUs(), Cells: out.Cells, Phases: out.Phases, Events: events,
-		Self: a.self(),
+		Self: a.self(), Unread: a.unread(),
 	}
 	if a.recorder != nil {
 		a.recorder.addCells(out.Cells)

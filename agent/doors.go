@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -175,6 +176,9 @@ type gpuHealth struct {
 	Name  string  `json:"name"`
 	AgeS  float64 `json:"newest_window_age_s"`
 	State string  `json:"state"`
+
+	LastFault     string  `json:"last_fault,omitempty"` // an error that the driver told
+	LastFaultAgeS float64 `json:"last_fault_age_s,omitempty"`
 }
 
 type helperHealth struct {
@@ -218,12 +222,9 @@ func (a *Agent) health() *health {
 	}
 	for i, g := range gpus {
 		h.Simulated = h.Simulated || g.Simulated
-		one := gpuHealth{UUID: g.UUID, Name: g.Name, State: "ok"}
-		// A GPU that was never read has been silent for as long as the agent has run.
-		age := now.Sub(max(known.Latest[i], a.started))
-		if one.AgeS = age.Seconds(); age > stale {
-			one.State = timeline.StateStale.String()
-			h.Why = append(h.Why, fmt.Sprintf("no counters of GPU %s for %.0f s", timeline.ShortUUID(g.UUID), one.AgeS))
+		one, why := a.gpuHealth(&g, i, &known, now, stale)
+		if why != "" {
+			h.Why = append(h.Why, why)
 		}
 		h.GPUs = append(h.GPUs, one)
 	}
@@ -247,4 +248,36 @@ func (a *Agent) health() *health {
 		h.Status = "degraded"
 	}
 	return h
+}
+
+// gpuHealth returns the state of one GPU, and why it is not well if nothing else says so.
+func (a *Agent) gpuHealth(g *timeline.GPU, i int, known *Health, now timeline.Instant, stale time.Duration) (gpuHealth, string) {
+	// A GPU that was never read has been silent for as long as the agent has run.
+	age := now.Sub(max(known.Latest[i], a.started))
+	one := gpuHealth{UUID: g.UUID, Name: g.Name, AgeS: age.Seconds(), State: timeline.StateOK.String()}
+	if f, ok := a.told.lastFault(i); ok {
+		one.LastFault, one.LastFaultAgeS = f.Detail, now.Sub(f.At).Seconds()
+	}
+	call := timeline.SMClock
+	if g.GPM {
+		call = timeline.DRAMUtil // stands for the windows
+	}
+	c := known.state(i, call.String())
+	gone := c.State == timeline.StateLost || c.State == timeline.StateTimeout
+	if age <= stale && (!gone || a.router != nil) {
+		return one, ""
+	}
+	one.State = timeline.StateStale.String()
+	why := fmt.Sprintf("no counters of GPU %s for %.0f s", timeline.ShortUUID(g.UUID), one.AgeS)
+	if c.State != timeline.StateOK && c.State != timeline.StateUnknown {
+		one.State = c.State.String()
+		why += ": " + strings.ReplaceAll(one.State, "_", " ")
+		if c.Detail != "" {
+			why += ": " + c.Detail
+		}
+	}
+	if known.Lost {
+		why = "" // that says it for all
+	}
+	return one, why
 }

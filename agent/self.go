@@ -3,8 +3,15 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
 
 	"github.com/shirou/gopsutil/v4/process"
 
@@ -62,7 +69,7 @@ func (a *Agent) selfSampler(add func(exporters.ID, float64, ...string)) {
 	case *remote.Local:
 		stats = src.Stats().GPUs
 	}
-	gpus := a.store.GPUs()
+	gpus, unread := a.store.GPUs(), a.unread()
 	for i, st := range stats {
 		if a.router != nil {
 			at, ok := a.router.Position(i)
@@ -75,12 +82,205 @@ func (a *Agent) selfSampler(add func(exporters.ID, float64, ...string)) {
 			break
 		}
 		rate := 0.0
-		if st.Period > 0 {
+		if st.Period > 0 && !slices.Contains(unread, i) {
 			rate = 1 / st.Period.Seconds()
 		}
 		add(exporters.SelfSamplerRate, rate, gpus[i].UUID)
 		add(exporters.SelfSamplerOverruns, float64(st.Missed), gpus[i].UUID)
 	}
+}
+
+// unread returns the positions of the GPUs that the driver's reader knows and does not read at the moment. Where GPUs
+// have a second source it is the router's to say.
+func (a *Agent) unread() []int {
+	if a.router != nil {
+		return nil
+	}
+	return a.store.unread()
+}
+
+// state returns what is known of one call of one GPU.
+func (h *Health) state(gpu int, call string) timeline.Capability {
+	for _, c := range h.Capabilities {
+		if c.GPU == gpu && c.Call == call {
+			return c
+		}
+	}
+	return timeline.Capability{GPU: gpu, Call: call}
+}
+
+// newest returns the end of the newest window of each GPU.
+func (s *Store) newest() map[int]timeline.Instant {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.latest)
+}
+
+// unread returns the positions of the GPUs of which no counter can be read at the moment, though some could.
+func (s *Store) unread() []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	read, not := map[int]bool{}, map[int]bool{}
+	for key, c := range s.caps {
+		if _, counter := timeline.ParseCounter(key.call); !counter {
+			continue
+		}
+		switch c.State { //nolint:exhaustive // the other states are of a GPU that answers
+		case timeline.StateOK:
+			read[key.gpu] = true
+		case timeline.StateStale, timeline.StateTimeout, timeline.StateLost:
+			not[key.gpu] = true
+		}
+	}
+	maps.DeleteFunc(not, func(gpu int, _ bool) bool { return read[gpu] })
+	return slices.Sorted(maps.Keys(not))
+}
+
+// gpuLog is what the store hears of GPUs, and tells people of it what they have to know, not too often.
+type gpuLog struct {
+	timeline.GPUSink
+
+	log *slog.Logger
+	now func() timeline.Instant
+
+	mu     sync.Mutex
+	said   map[toldOf]*told
+	helper string                 // why the helper was lost, which its own log says
+	open   map[int]timeline.Event // gaps that windows have not ended, by GPU
+	warned map[int]bool           // GPUs of which it was said that counters are missing
+	faults map[int]timeline.Event // the last error that the driver told of each GPU
+}
+
+// toldOf is what is told once in a while.
+type toldOf struct {
+	kind   timeline.EventKind
+	gpu    int
+	detail string
+}
+
+type told struct {
+	at       timeline.Instant
+	repeated int
+}
+
+// maxSaid bounds what is remembered of what was said.
+const maxSaid = 1 << 10
+
+func newGPULog(next timeline.GPUSink, log *slog.Logger, now func() timeline.Instant) *gpuLog {
+	return &gpuLog{
+		GPUSink: next, log: log, now: now, said: map[toldOf]*told{}, open: map[int]timeline.Event{}, warned: map[int]bool{},
+		faults: map[int]timeline.Event{},
+	}
+}
+
+// AddInventory hands an inventory on to a sink that wants it.
+func (l *gpuLog) AddInventory(v timeline.Inventory) {
+	if to, ok := l.GPUSink.(timeline.InventorySink); ok {
+		to.AddInventory(v)
+	}
+}
+
+// AddEvent hands an event on and says it. A gap waits: most are over with the next window.
+func (l *gpuLog) AddEvent(e timeline.Event) {
+	l.GPUSink.AddEvent(e)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch e.Kind { //nolint:exhaustive // the other kinds are none of a driver's troubles
+	case timeline.EventSamplerLost:
+		l.helper = e.Detail
+		clear(l.open) // that is said of all
+	case timeline.EventGap:
+		if e.Detail != l.helper {
+			l.open[e.GPU] = e
+		}
+	case timeline.EventGPULost:
+		delete(l.open, e.GPU)
+		l.warned[e.GPU] = true
+		l.say(slog.LevelWarn, "gpu is lost", &e)
+	case timeline.EventXid, timeline.EventGPUFault:
+		l.faults[e.GPU] = e
+		l.say(slog.LevelWarn, "gpu tells an error", &e)
+	case timeline.EventCapability:
+		l.say(slog.LevelWarn, "gpu counters changed", &e)
+	case timeline.EventMIGChange:
+		l.say(slog.LevelInfo, "gpu is cut anew", &e)
+	case timeline.EventRate:
+		l.say(slog.LevelInfo, "gpu is read at another rate", &e)
+	case timeline.EventDropped:
+		l.say(slog.LevelWarn, "gpu readings were dropped", &e)
+	}
+}
+
+// gapTime is how long counters have to be missing to be worth a word.
+const gapTime = time.Second
+
+// look says which gaps lasted, and which GPUs are read again, by the newest windows.
+func (l *gpuLog) look(latest map[int]timeline.Instant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, gpu := range slices.Sorted(maps.Keys(l.open)) {
+		e := l.open[gpu]
+		switch {
+		case latest[gpu] > e.At:
+			delete(l.open, gpu)
+		case l.now().Sub(e.At) >= gapTime && !l.warned[gpu]:
+			l.warned[gpu] = true
+			l.say(slog.LevelWarn, "gpu counters are missing", &e)
+		}
+	}
+	for _, gpu := range slices.Sorted(maps.Keys(l.warned)) {
+		if _, missing := l.open[gpu]; !missing && l.now().Sub(latest[gpu]) < gapTime {
+			delete(l.warned, gpu)
+			l.say(slog.LevelInfo, "gpu counters are back", &timeline.Event{GPU: gpu})
+		}
+	}
+}
+
+// say logs one event, the same again once a minute with a count. The lock is held.
+func (l *gpuLog) say(level slog.Level, message string, e *timeline.Event) {
+	key := toldOf{e.Kind, e.GPU, strings.Map(withoutDigits, e.Detail)}
+	if e.Kind == timeline.EventXid {
+		key.detail = e.Detail // the number is what it is about
+	}
+	now, repeated := l.now(), 0
+	if len(l.said) > maxSaid {
+		clear(l.said)
+	}
+	if t := l.said[key]; t != nil {
+		if now.Sub(t.at) < sayAgainAfter {
+			t.repeated++
+			return
+		}
+		repeated = t.repeated
+	}
+	l.said[key] = &told{at: now}
+	var attrs []slog.Attr
+	if e.GPU != timeline.NoGPU {
+		attrs = append(attrs, slog.Int("gpu", e.GPU))
+	}
+	if e.Detail != "" {
+		attrs = append(attrs, slog.String("cause", e.Detail))
+	}
+	if repeated > 0 {
+		attrs = append(attrs, slog.Int("repeated", repeated))
+	}
+	l.log.LogAttrs(context.Background(), level, message, attrs...)
+}
+
+// withoutDigits drops the digits of a text, so that times that differ make no other text.
+func withoutDigits(r rune) rune {
+	if unicode.IsDigit(r) {
+		return -1
+	}
+	return r
+}
+
+// lastFault returns the last error that the driver told of a GPU.
+func (l *gpuLog) lastFault(gpu int) (timeline.Event, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, ok := l.faults[gpu]
+	return e, ok
 }
 
 // watchHost reads the host until ctx ends.

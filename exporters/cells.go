@@ -98,7 +98,8 @@ func (s *State) addGPUCell(c *correlate.Cell, p *correlate.GPUCell) {
 		s.byGPU[key] = g
 	}
 	s.owned[p.UUID], g.at = c.Span.End, max(g.at, c.Span.End)
-	if p.CoveredS > 0 {
+	// A GPU without windows of activity is back with its first readings.
+	if p.CoveredS > 0 || slices.ContainsFunc(p.Counters[:], correlate.Mean.OK) {
 		g.covered = c.Span.Start
 		if c.Span.Start >= g.lost {
 			g.lost = 0

@@ -17,6 +17,7 @@ type Batch struct {
 	Phases []correlate.Phase
 	Events []timeline.Event
 	Self   []Self // readings of the agent itself, newest
+	Unread []int  // positions of GPUs of which nothing can be read at the moment: they have no series
 }
 
 // Self is one reading of the agent itself. Labels are pairs in the order of the catalogue's label names.

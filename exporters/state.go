@@ -47,6 +47,7 @@ type State struct {
 	targets map[string]*group
 	self    map[string]Series
 	newest  timeline.Instant
+	unread  []string // UUIDs of GPUs of which nothing can be read at the moment
 }
 
 type gpuKey struct{ uuid, target string }
@@ -56,7 +57,7 @@ type group struct {
 	labels   []string // the first labels of each of its series
 	since    time.Time
 	at       timeline.Instant // end of the newest cell
-	covered  timeline.Instant // start of the newest cell with trusted windows
+	covered  timeline.Instant // start of the newest cell with readings
 	lost     timeline.Instant // when the sampler was lost; zero if it is there
 	values   [NumMetrics][]float64
 	has      [NumMetrics]bool
@@ -112,6 +113,12 @@ func (s *State) Begin(b *Batch) {
 	}
 	if b.GPUs != nil {
 		s.gpus = b.GPUs
+	}
+	s.unread = s.unread[:0]
+	for _, i := range b.Unread {
+		if i >= 0 && i < len(s.gpus) {
+			s.unread = append(s.unread, s.gpus[i].UUID)
+		}
 	}
 }
 
@@ -212,10 +219,10 @@ func (s *State) Append(dst []Series) []Series {
 	return dst
 }
 
-// AppendGPU appends the series of one GPU under one target. There are none while its sampler is lost.
+// AppendGPU appends the series of one GPU under one target. There are none while nothing can be read of it.
 func (s *State) AppendGPU(dst []Series, uuid, target string) []Series {
 	g := s.byGPU[gpuKey{uuid, targetName(target)}]
-	if g == nil || g.lost != 0 || s.stale(g) {
+	if g == nil || g.lost != 0 || s.stale(g) || slices.Contains(s.unread, uuid) {
 		return dst
 	}
 	dst = s.appendGroup(dst, g, OfGPU)

@@ -159,6 +159,31 @@ func TestGPUSeriesGoWithTheSamplerAndComeBackWithSamples(t *testing.T) {
 	check(t, s, map[string]float64{a: 7e12, b: 7e12})
 }
 
+func TestAGPUThatIsNotReadHasNoSeriesAndOneWithoutWindowsComesBack(t *testing.T) {
+	s := exporters.NewState(exporters.StateConfig{Profile: exporters.Full})
+	gpus := []timeline.GPU{{UUID: "GPU-a"}}
+	batch := func(n int, unread []int, events ...timeline.Event) {
+		t.Helper()
+		c := cell(n, "main", "GPU-a", timeline.Undetermined)
+		c.PerGPU[0].CoveredS = 0
+		c.PerGPU[0].Counters[timeline.Power] = correlate.Mean{Value: 300, CoveredS: 1}
+		if err := s.Consume(&exporters.Batch{GPUs: gpus, Cells: []correlate.Cell{c}, Unread: unread, Events: events}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const power = "tpotscope_gpu_power_watts{GPU-a,main}"
+	batch(1, nil)
+	check(t, s, map[string]float64{power: 300})
+	batch(2, []int{0, 7, -1})
+	check(t, s, map[string]float64{power: absent})
+	batch(3, nil)
+	check(t, s, map[string]float64{power: 300})
+	batch(4, nil, timeline.Event{At: 4*second + 1, Kind: timeline.EventSamplerLost, GPU: timeline.NoGPU})
+	check(t, s, map[string]float64{power: absent})
+	batch(5, nil)
+	check(t, s, map[string]float64{power: 300})
+}
+
 func TestTheTrafficOfASharedGPUIsCountedOnce(t *testing.T) {
 	s := exporters.NewState(exporters.StateConfig{})
 	for i := range 3 {
