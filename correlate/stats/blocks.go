@@ -95,7 +95,7 @@ func (m *TimeMean) Interval(level float64, atLeast time.Duration) (timeline.Inte
 			resid[i] = b.sum - at*b.n
 			ss += resid[i] * resid[i]
 		}
-		r := max(0, Lag1Corrected(resid))
+		r := max(0, lag1Corrected(resid))
 		if r > maxBlockCorrelation {
 			continue
 		}

@@ -13,7 +13,7 @@ import (
 // defaultResamples is enough for the ends of a 95 % interval: its ends are the 25th and 975th of 1000.
 const defaultResamples = 1000
 
-// Bootstrap draws intervals for statistics of a series whose neighbours are alike. It resamples blocks of neighbours
+// Bootstrap draws intervals for the mean of a series whose neighbours are alike. It resamples blocks of neighbours
 // on a circle (Politis and Romano 1992), so that every value is drawn as often as any other. Fewer than [MinBlocks]
 // blocks give no interval.
 type Bootstrap struct {
@@ -52,50 +52,12 @@ func (b Bootstrap) Mean(xs []float64) (timeline.Interval, bool) {
 	if !ok {
 		return iv, false
 	}
-	return Widen(iv, mean(xs), b.widening(xs)), true
+	return widen(iv, mean(xs), b.widening(xs)), true
 }
 
-// Interval returns the percentile interval of a statistic over the indices [0, n). It may be called with an index
-// several times, in blocks of neighbours; it must not keep the slice. The interval is not widened as that of Mean is:
-// a caller with a statistic that is nearly a mean can do so with [Bootstrap.Widening] and [Widen].
-func (b Bootstrap) Interval(n int, statistic func(idx []int) float64) (timeline.Interval, bool) {
-	if b.Rand == nil || b.Blocks(n) < MinBlocks {
-		return timeline.Interval{}, false
-	}
-	idx := make([]int, 0, n)
-	values := make([]float64, b.resamples())
-	for i := range values {
-		idx = BlockIndices(idx[:0], n, b.Block, b.Rand)
-		values[i] = statistic(idx)
-	}
-	return b.ends(values)
-}
-
-// Widening returns the factor by which percentile intervals of a mean of the series xs are too narrow with these
-// blocks; one or more.
-func (b Bootstrap) Widening(xs []float64) float64 {
-	if b.Blocks(len(xs)) < 2 {
-		return 1
-	}
-	return b.widening(xs)
-}
-
-// Widen returns the interval with its distances from the estimate at multiplied by factor.
-func Widen(iv timeline.Interval, at, factor float64) timeline.Interval {
+// widen returns the interval with its distances from the estimate at multiplied by factor.
+func widen(iv timeline.Interval, at, factor float64) timeline.Interval {
 	return timeline.Interval{Low: at + (iv.Low-at)*factor, High: at + (iv.High-at)*factor}
-}
-
-// BlockIndices appends n indices in [0, n) to dst, drawn as blocks of neighbours on a circle. All series that belong
-// together are resampled with the same indices.
-func BlockIndices(dst []int, n, block int, rng *rand.Rand) []int {
-	block = max(1, block)
-	for left := n; left > 0; left -= block {
-		start := rng.IntN(n)
-		for k := range min(block, left) {
-			dst = append(dst, (start+k)%n)
-		}
-	}
-	return dst
 }
 
 func (b Bootstrap) resamples() int {
@@ -127,7 +89,7 @@ func (b Bootstrap) ends(values []float64) (timeline.Interval, bool) {
 // widening is the product of the autoregressive and the small-sample correction.
 func (b Bootstrap) widening(xs []float64) float64 {
 	block := float64(max(1, b.Block))
-	r := max(0, Lag1Corrected(xs))
+	r := max(0, lag1Corrected(xs))
 	// Variance of a mean of l values of an AR(1) series, times l over its limit for long l:
 	// 1 - 2r(1-r^l)/(l(1-r^2)).
 	kept := 1 - 2*r*(1-math.Pow(r, block))/(block*(1-r*r))

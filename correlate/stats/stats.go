@@ -1,15 +1,9 @@
 // Package stats holds the statistics that the rooms above share: percentiles of a stated type, intervals that know of
-// autocorrelation, detection of warm-up, and a mergeable sketch for what does not fit in memory. It knows numbers and
-// instants; what they mean is said elsewhere. Every function that can lack an answer says so instead of inventing one.
+// autocorrelation, and a mergeable sketch for what does not fit in memory. It knows numbers and instants; what they
+// mean is said elsewhere. Every function that can lack an answer says so instead of inventing one.
 package stats
 
-import (
-	"math"
-
-	"gonum.org/v1/gonum/stat/distuv"
-
-	"github.com/tpotscope/tpotscope/correlate/timeline"
-)
+import "math"
 
 // MinBlocks is the least number of blocks from which an interval is drawn: with fewer, the spread between blocks is
 // itself too uncertain to print.
@@ -19,9 +13,9 @@ const MinBlocks = 10
 // interval from it means anything.
 const maxAutocorrelation = 0.95
 
-// Lag1 returns the lag-1 autocorrelation of xs about its mean, in [-1, 1]. It is zero for fewer than three values and
-// for a constant series. Short series bias it towards zero by about (1+4r)/n; see [Lag1Corrected].
-func Lag1(xs []float64) float64 {
+// lag1 returns the lag-1 autocorrelation of xs about its mean, in [-1, 1]. It is zero for fewer than three values and
+// for a constant series. Short series bias it towards zero by about (1+4r)/n; see lag1Corrected.
+func lag1(xs []float64) float64 {
 	if len(xs) < 3 {
 		return 0
 	}
@@ -40,38 +34,18 @@ func Lag1(xs []float64) float64 {
 	return num / den
 }
 
-// Lag1Corrected returns [Lag1] with the first-order bias of short series taken off (Kendall 1954: r + (1+4r)/n), never
+// lag1Corrected returns lag1 with the first-order bias of short series taken off (Kendall 1954: r + (1+4r)/n), never
 // above 0.95.
-func Lag1Corrected(xs []float64) float64 {
+func lag1Corrected(xs []float64) float64 {
 	n := float64(len(xs))
 	if n < 3 {
 		return 0
 	}
-	r := Lag1(xs)
+	r := lag1(xs)
 	if r == 0 {
 		return 0
 	}
 	return min(r+(1+4*r)/n, maxAutocorrelation)
-}
-
-// EffectiveCount returns how many independent values say as much of their mean as n values with lag-1 autocorrelation
-// r do: n(1-r)/(1+r). A negative r counts as none, so that the result never exceeds n.
-func EffectiveCount(n int, r float64) float64 {
-	r = min(max(r, 0), 1)
-	return float64(n) * (1 - r) / (1 + r)
-}
-
-// Wilson returns the score interval of a proportion of which successes in n trials were seen, at the given level. It
-// is absent for no trials.
-func Wilson(successes, n int, level float64) (timeline.Interval, bool) {
-	if n <= 0 || successes < 0 || successes > n {
-		return timeline.Interval{}, false
-	}
-	z := distuv.UnitNormal.Quantile(0.5 + level/2)
-	f, p := float64(n), float64(successes)/float64(n)
-	mid := (p + z*z/(2*f)) / (1 + z*z/f)
-	half := z / (1 + z*z/f) * math.Sqrt(p*(1-p)/f+z*z/(4*f*f))
-	return timeline.Interval{Low: max(0, mid-half), High: min(1, mid+half)}, true
 }
 
 // WeightedMean is a running mean in which every value has a weight. The zero WeightedMean holds nothing.
@@ -89,9 +63,6 @@ func (m *WeightedMean) Add(x, w float64) {
 
 // Merge adds all that o holds.
 func (m *WeightedMean) Merge(o WeightedMean) { m.sum, m.weight = m.sum+o.sum, m.weight+o.weight }
-
-// Weight returns the sum of the weights.
-func (m *WeightedMean) Weight() float64 { return m.weight }
 
 // Value returns the mean, and false if nothing was added.
 func (m *WeightedMean) Value() (float64, bool) {
