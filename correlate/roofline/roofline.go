@@ -95,8 +95,8 @@ func (m *Model) ExpertsTouched(tokens float64) (floor, estimate float64) {
 	return k, e * (1 - math.Pow(1-k/e, max(1, tokens)))
 }
 
-// HeadBytes returns the bytes of the output head that a step reads.
-func (m *Model) HeadBytes() float64 {
+// headBytes is what a step reads of the output head.
+func (m *Model) headBytes() float64 {
 	return float64(m.spec.HeadParams()) * m.weights.HeadBits / 8
 }
 
@@ -114,7 +114,7 @@ func (m *Model) expertBytes() float64 {
 // estimate differ by the experts touched, and are equal for a dense model. The embedding table is a gather of a few
 // rows and does not count; the head does, tied or not.
 func (m *Model) WeightBytes(tokens float64) (floor, estimate float64) {
-	base := m.bodyBytes() + m.HeadBytes()
+	base := m.bodyBytes() + m.headBytes()
 	lo, hi := m.ExpertsTouched(tokens)
 	return base + lo*m.expertBytes(), base + hi*m.expertBytes()
 }
@@ -168,12 +168,6 @@ func (m *Model) attentionFLOPs(context float64) float64 {
 	}
 	part := full / (full + windowed)
 	return perLayer * layers * (part*context + (1-part)*min(context, float64(s.SlidingWindow)))
-}
-
-// AttentionIntensity returns the operations per byte of cache in decode attention at long context.
-func (m *Model) AttentionIntensity() float64 {
-	const long = 1 << 20
-	return m.attentionFLOPs(long) / (m.KVReadBytes(long) / m.KVCopies())
 }
 
 // Ridge returns the operations per byte at which both roofs take the same time, at the SM clock given in Hz (zero: the

@@ -1,7 +1,5 @@
 package roofline
 
-import "math"
-
 // Step is the work of one engine step over the whole group.
 type Step struct {
 	Decode        float64 // tokens decoded: the batch, times one plus the drafts where a draft model proposes
@@ -39,8 +37,8 @@ type Segment struct {
 // Seconds returns the time of the segment: the longer of its two roofs, and what is fixed.
 func (s Segment) Seconds() float64 { return max(s.MemoryS, s.ComputeS) + s.FixedS }
 
-// MemoryLimited reports whether the segment takes its time at the memory roof.
-func (s Segment) MemoryLimited() bool { return s.MemoryS >= s.ComputeS }
+// memoryLimited reports whether the segment takes its time at the memory roof.
+func (s Segment) memoryLimited() bool { return s.MemoryS >= s.ComputeS }
 
 // Rates are the conditions of a step: what part of the peaks is reached, and at which clock. The zero value is the peaks
 // of the data sheet.
@@ -73,7 +71,7 @@ func (m *Model) Segments(dst []Segment, st Step, r Rates) []Segment {
 	active := float64(m.spec.ParamsActive)
 	body := Segment{Name: Weights, Bytes: m.bodyBytes() + experts*m.expertBytes(), FLOPs: 2 * (active - head) * tokens}
 	// Prompt tokens need the head only where their last one ends, which one step does for few.
-	out := Segment{Name: Head, Bytes: m.HeadBytes(), FLOPs: 2 * head * max(1, st.Decode)}
+	out := Segment{Name: Head, Bytes: m.headBytes(), FLOPs: 2 * head * max(1, st.Decode)}
 	dst = append(dst, m.timed(body, r), m.timed(out, r))
 	if st.Decode > 0 {
 		mean := st.Context / st.Decode
@@ -168,7 +166,7 @@ func (m *Model) Cost(st Step, r Rates) Cost {
 		c.FLOPs += s.FLOPs
 		c.Seconds += s.Seconds()
 		c.FixedS += s.FixedS
-		if s.MemoryLimited() {
+		if s.memoryLimited() {
 			c.MemoryS += s.MemoryS
 			c.HiddenCompS += s.ComputeS
 			continue
@@ -201,27 +199,4 @@ func (m *Model) Limit(st Step, r Rates) string {
 		return "compute"
 	}
 	return "memory"
-}
-
-// PrefillSeconds returns the time that prompt tokens add to a step at the given part of the tensor peak; 0.6 is what
-// well-shaped prefill reaches.
-func (m *Model) PrefillSeconds(tokens, part float64) float64 {
-	return 2 * float64(m.spec.ParamsActive) * tokens / (float64(m.tp) * m.rate * part)
-}
-
-// TokensPerStep returns the mean tokens a step yields for a sequence with drafts proposed tokens, each accepted with
-// probability acceptance independently of the others.
-func TokensPerStep(acceptance, drafts float64) float64 {
-	if acceptance >= 1 {
-		return drafts + 1
-	}
-	return (1 - math.Pow(acceptance, drafts+1)) / (1 - acceptance)
-}
-
-// FitParallel returns a and b of the time a/n + b of a step on n GPUs, from the times on two numbers of GPUs: what
-// splits, and what does not.
-func FitParallel(n1 int, s1 float64, n2 int, s2 float64) (split, fixed float64) {
-	x1, x2 := 1/float64(n1), 1/float64(n2)
-	split = (s1 - s2) / (x1 - x2)
-	return split, s1 - split*x1
 }
