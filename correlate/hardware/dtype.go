@@ -35,9 +35,6 @@ var dtypes = []DType{
 	{Name: "nf4", Aliases: []string{"bnb_nf4", "bitsandbytes_nf4"}, Bits: 4 + 32.0/64, HeadBits: 16, Math: "bf16", WeightsOnly: true},
 }
 
-// DTypes returns all formats of the table, in its order.
-func DTypes() []DType { return slices.Clone(dtypes) }
-
 // LookupDType returns the format of that name; case, and the choice of "-" or "_", do not count.
 func LookupDType(name string) (DType, error) {
 	key := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(name)), "-", "_")

@@ -88,8 +88,8 @@ func (g GPU) Rate(dtype string) (float64, bool) {
 	return r, r > 0
 }
 
-// IsAssumed reports whether the named field of g is a number that sources do not agree on or do not state.
-func (g GPU) IsAssumed(field string) bool { return slices.Contains(g.Assumed, field) }
+// isAssumed reports whether the named field of g is a number that sources do not agree on or do not state.
+func (g GPU) isAssumed(field string) bool { return slices.Contains(g.Assumed, field) }
 
 // GPUs returns all GPUs of the table, in its order.
 func GPUs() []GPU { return slices.Clone(gpuTable) }
@@ -147,7 +147,7 @@ func (g GPU) contradicts(d timeline.GPU) error {
 			return fmt.Errorf("identify gpu %q: it has %d MiB of memory, a %s has %d MiB", d.Name, d.MemoryBytes>>20, g.Name, g.MemoryBytes>>20)
 		}
 	}
-	if d.SMs != 0 && g.SMs != 0 && d.SMs != g.SMs && !g.IsAssumed("SMs") {
+	if d.SMs != 0 && g.SMs != 0 && d.SMs != g.SMs && !g.isAssumed("SMs") {
 		return fmt.Errorf("identify gpu %q: it has %d SMs, a %s has %d", d.Name, d.SMs, g.Name, g.SMs)
 	}
 	return nil
