@@ -183,7 +183,7 @@ func (s *scene) install(path string) {
 func (s *scene) script(text string) {
 	s.t.Helper()
 	path := filepath.Join(s.dir, "script-"+strconv.FormatInt(time.Now().UnixNano(), 36))
-	must(s.t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700)) //nolint:gosec // it is run
+	must(s.t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700)) // it is run
 	s.install(path)
 }
 

@@ -340,7 +340,7 @@ func (a *Agent) Cost() (Cost, bool) {
 	if pid <= 0 {
 		return c, true // the helper is between two lives
 	}
-	p, err := process.NewProcess(int32(pid)) //nolint:gosec // a process id fits
+	p, err := process.NewProcess(int32(pid)) // a process id fits
 	if err != nil {
 		return c, true // it has just ended
 	}

@@ -34,7 +34,7 @@ func (a *Agent) source() (nvml.Source, error) {
 	case a.deps.Counters != nil:
 		return a.deps.Counters, nil
 	case n.Source == sourceOff:
-		return nil, nil //nolint:nilnil // no source is what the configuration asks for
+		return nil, nil // no source is what the configuration asks for
 	case strings.HasPrefix(n.Source, simPrefix):
 		return a.simulation(strings.TrimPrefix(n.Source, simPrefix))
 	}
@@ -43,7 +43,7 @@ func (a *Agent) source() (nvml.Source, error) {
 		found, err := remote.Find(a.deps.HelperDir)
 		if err != nil {
 			a.log.Warn("no counters: helper not found", slog.String("helper", remote.HelperName), slog.Any("err", err))
-			return nil, nil //nolint:nilnil // the agent goes on without counters, and says so
+			return nil, nil // the agent goes on without counters, and says so
 		}
 		path = found
 	}
@@ -142,7 +142,7 @@ func (a *Agent) scrape(ctx context.Context, t timeline.Target) error {
 func (a *Agent) openRelay() (*relay.Relay, error) {
 	cfg := a.cfg.Proxy
 	if cfg.Upstream == "" {
-		return nil, nil //nolint:nilnil // the proxy is off
+		return nil, nil // the proxy is off
 	}
 	if cfg.Target == "" {
 		cfg.Target = a.targets.ofUpstream(cfg.Upstream)

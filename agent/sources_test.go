@@ -16,7 +16,7 @@ import (
 func TestAnAgentLivesWithoutItsHelper(t *testing.T) {
 	t.Parallel()
 	dying := filepath.Join(t.TempDir(), remote.HelperName)
-	must(t, os.WriteFile(dying, []byte("#!/bin/sh\necho 'the driver is gone' >&2\nexit 1\n"), 0o700)) //nolint:gosec // it is to be run
+	must(t, os.WriteFile(dying, []byte("#!/bin/sh\necho 'the driver is gone' >&2\nexit 1\n"), 0o700)) // it is to be run
 	for name, tt := range map[string]struct {
 		helper string
 		want   []string

@@ -369,7 +369,7 @@ func (a *arena) get() int32 {
 		a.slabs = append(a.slabs, make([]block, min(slabBlocks, a.limit-a.used)))
 	}
 	a.used++
-	return int32(a.used) //nolint:gosec // bounded by limit, which is far below 2^31
+	return int32(a.used) // bounded by limit, which is far below 2^31
 }
 
 // take appends the events of the chain to dst and frees its blocks.

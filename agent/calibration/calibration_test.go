@@ -283,7 +283,7 @@ func TestWhatIsMatchedIsSaidToBeCalibrated(t *testing.T) {
 		s := &sink{Engine: correlate.New(cfg)}
 		m := calibration.Match(f, eta, s, slog.New(slog.DiscardHandler))
 		m.SetGPUs([]timeline.GPU{g})
-		m.(timeline.InventorySink).AddInventory(timeline.Inventory{}) //nolint:forcetypeassert // it is what a source looks for
+		m.(timeline.InventorySink).AddInventory(timeline.Inventory{}) // it is what a source looks for
 		if s.inventories != 1 {
 			t.Error("the inventory was lost")
 		}

@@ -40,7 +40,7 @@ func must(t *testing.T, err error) {
 func script(t *testing.T, body string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), remote.HelperName)
-	must(t, os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o700)) //nolint:gosec // it is to be run
+	must(t, os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o700)) // it is to be run
 	return path
 }
 

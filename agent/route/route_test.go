@@ -210,7 +210,7 @@ func TestWithoutADriverTheExporterListsTheGPUs(t *testing.T) {
 	r.Exporter(told("GPU-b", 0, 1, 0.5))
 	d.SetGPUs([]timeline.GPU{describe(t, "a100", "GPU-a"), describe(t, "a100", "GPU-b")})
 	d.AddSample(&timeline.Sample{GPU: 1, Has: timeline.Set(timeline.SMClock)})
-	d.(timeline.InventorySink).AddInventory(timeline.Inventory{GPU: 1}) //nolint:forcetypeassert // it is what a source looks for
+	d.(timeline.InventorySink).AddInventory(timeline.Inventory{GPU: 1}) // it is what a source looks for
 	d.AddEvent(timeline.Event{Kind: timeline.EventXid, GPU: 0})
 	if len(s.gpus) != 2 || s.gpus[0].UUID != "GPU-b" || s.gpus[0].SMs == 0 {
 		t.Errorf("gpus %+v", s.gpus)

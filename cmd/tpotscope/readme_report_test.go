@@ -32,7 +32,7 @@ func TestReadmeReport(t *testing.T) {
 		t.Fatalf("the README has no place for the report: %s%s", begin, end)
 	}
 	if *update {
-		must(t, os.WriteFile(readme, []byte(before+begin+want+end+after), 0o644)) //nolint:gosec // it is public
+		must(t, os.WriteFile(readme, []byte(before+begin+want+end+after), 0o644)) // it is public
 		return
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

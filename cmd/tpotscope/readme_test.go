@@ -62,7 +62,7 @@ func TestReadmeTables(t *testing.T) {
 		}
 	}
 	if *update && text != string(raw) {
-		must(t, os.WriteFile(readme, []byte(text), 0o644)) //nolint:gosec // it is public
+		must(t, os.WriteFile(readme, []byte(text), 0o644)) // it is public
 	}
 }
 

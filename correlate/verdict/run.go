@@ -307,7 +307,7 @@ func intervalConfidence(cells []Timed, out *Verdict) timeline.Confidence {
 		return timeline.Low
 	}
 	group := (len(cells) + maxUnits - 1) / maxUnits
-	rng := rand.New(rand.NewPCG(seed(cells), uint64(len(cells)))) //nolint:gosec // draws of a bootstrap, no secret
+	rng := rand.New(rand.NewPCG(seed(cells), uint64(len(cells)))) // draws of a bootstrap, no secret
 	xs := make([]float64, len(cells)/group)
 	interval := func(b bound) (timeline.Interval, bool) {
 		for i := range xs {
