@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tpotscope/tpotscope/agent/burst"
 	"github.com/tpotscope/tpotscope/agent/calibration"
 	"github.com/tpotscope/tpotscope/agent/hostclock"
 	"github.com/tpotscope/tpotscope/agent/probe/relay"
@@ -61,6 +62,7 @@ type Agent struct {
 
 	relay    *relay.Relay
 	counters nvml.Source
+	bursts   *burst.Control
 	dcgm     *scrape.DCGM // nil: not read
 	measured calibration.File
 	eta      map[string]verdict.Eta // what the GPUs that are listed were measured to reach; written by calibration.Match alone
@@ -100,6 +102,7 @@ func New(ctx context.Context, cfg Config, deps Deps, log *slog.Logger) (*Agent, 
 	if a.counters, err = a.source(); err != nil {
 		return nil, err
 	}
+	a.bursts = a.newBursts()
 	if err := a.openDCGM(); err != nil {
 		return nil, err
 	}
@@ -237,6 +240,7 @@ func (a *Agent) conclude(ctx context.Context, measured <-chan struct{}) error {
 		case <-tick.C:
 			var out correlate.Output
 			events := a.store.Advance(&out, a.clock.Now().Add(-a.cfg.Engine.Lateness))
+			a.bursts.Look(out.Cells, events)
 			a.tell(ctx, &out, events)
 		case <-measured:
 			var out correlate.Output

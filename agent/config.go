@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/exporter-toolkit/web"
 
+	"github.com/tpotscope/tpotscope/agent/burst"
 	"github.com/tpotscope/tpotscope/agent/probe/relay"
 	"github.com/tpotscope/tpotscope/agent/scrape"
 	"github.com/tpotscope/tpotscope/correlate"
@@ -51,6 +52,7 @@ type NVML struct {
 	FastPeriod time.Duration `yaml:"fast_period"` // of clocks and reasons
 	SlowPeriod time.Duration `yaml:"slow_period"` // of all else
 	Duty       float64       `yaml:"duty"`        // most of one thread that driver calls of one GPU may take
+	Burst      string        `yaml:"burst"`       // who may have clocks read at the highest rate for a while: "auto", "manual" or "off"
 }
 
 // Scrape says how engines' own metrics are read.
@@ -153,7 +155,7 @@ func atLeast(key string, d, least time.Duration) error {
 
 func defaultNVML() NVML {
 	d := nvml.DefaultConfig()
-	return NVML{Source: SourceHelper, Period: d.Period, FastPeriod: d.FastPeriod, SlowPeriod: d.SlowPeriod, Duty: d.DutyBudget}
+	return NVML{Source: SourceHelper, Period: d.Period, FastPeriod: d.FastPeriod, SlowPeriod: d.SlowPeriod, Duty: d.DutyBudget, Burst: string(burst.Auto)}
 }
 
 func defaultCorrelation() Correlation {
@@ -178,7 +180,7 @@ func (n *NVML) validate() error {
 	default:
 		err = fmt.Errorf(`nvml.source: %q is not one of "helper", "off", "sim:NAME"`, n.Source)
 	}
-	return errors.Join(err, within("nvml", n.validateSampling()))
+	return errors.Join(err, within("nvml", n.validateSampling()), within("nvml", burst.Mode(n.Burst).Validate()))
 }
 
 // validateSampling checks the rates, under the names that they have in a file.

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tpotscope/tpotscope/agent/burst"
 	"github.com/tpotscope/tpotscope/agent/ingest"
 	"github.com/tpotscope/tpotscope/agent/scrape"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -153,6 +154,7 @@ func (a *Agent) serveSocket(ctx context.Context, l net.Listener) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle(path, h)
+	mux.Handle("POST "+burst.Path, a.bursts)
 	mux.HandleFunc("GET /healthz", a.healthz)
 	return serve(ctx, l, mux, "", a.log)
 }
@@ -168,6 +170,7 @@ type health struct {
 	Drops        Drops              `json:"drops"`
 	Helper       *helperHealth      `json:"helper,omitempty"`
 	DCGM         *scrape.DCGMStats  `json:"dcgm,omitempty"`
+	Bursts       burst.State        `json:"bursts"`
 	Targets      []timeline.Target  `json:"targets"`
 }
 
@@ -208,7 +211,7 @@ func (a *Agent) health() *health {
 	now, known, gpus := a.clock.Now(), a.store.Health(), a.store.GPUs()
 	h := &health{
 		Status: "ok", Simulated: a.deps.Simulated, UptimeS: now.Sub(a.started).Seconds(), GPUs: []gpuHealth{},
-		Drops: a.store.Drops(), Targets: a.targets.all(),
+		Drops: a.store.Drops(), Bursts: a.bursts.State(), Targets: a.targets.all(),
 	}
 	if src, ok := a.counters.(*remote.Source); ok {
 		st := src.Stats()

@@ -19,7 +19,7 @@ import (
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
 		a.recordCommand(), a.reportCommand(),
-		a.agentCommand(), a.proxyCommand(),
+		a.agentCommand(), a.burstCommand(), a.proxyCommand(),
 		a.doctorCommand(), a.configCommand(), a.demoCommand(),
 		a.importCommand(), a.exportCommand(), a.seriesCommand(),
 	}
