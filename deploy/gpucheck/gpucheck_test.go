@@ -201,7 +201,7 @@ func TestAFakeRunFindsWhatItsLoadsWouldDo(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	log := p.simulated(t, "h100", 1)
-	code, o := p.check(t, "--fake", "--fake-log", log, "--seconds", "6")
+	code, o := p.check(t, "--fake", "--fake-log", log, "--seconds", "8")
 	if code != 0 || !o.Fake || !o.Simulated {
 		t.Errorf("exit %d, fake %v, simulated %v", code, o.Fake, o.Simulated)
 	}
