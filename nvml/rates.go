@@ -103,6 +103,28 @@ func (s *Sampler) pace(now timeline.Instant) {
 	s.mu.Unlock()
 }
 
+// heavyRounds is how many rounds in a row have to be heavy: one slow call is an accident.
+const heavyRounds = 3
+
+// advance moves a tier past a round of calls that began at that time. A round that costs more than the longest stretched
+// period makes up for is followed by a rest, after which all three tiers together are within the budget.
+func (s *Sampler) advance(t *tier, began timeline.Instant, longest time.Duration) {
+	now := s.now()
+	s.countMissed(t.advance(now))
+	t.heavy++
+	if float64(now.Sub(began)) <= s.budget(now)*float64(longest) {
+		t.heavy = 0
+	}
+	if t.heavy >= heavyRounds {
+		t.next = max(t.next, now.Add(s.rest(now.Sub(began), now)))
+	}
+}
+
+// rest returns how long calls have to rest that took that long, for a third of the budget.
+func (s *Sampler) rest(took time.Duration, now timeline.Instant) time.Duration {
+	return min(time.Duration(3*float64(took)/s.budget(now)), maxSlowPeriod)
+}
+
 // floorOf returns how often the quickest counter of the calls first to last changes, zero if that is not known.
 func (s *Sampler) floorOf(first, last Call) time.Duration {
 	var floor time.Duration

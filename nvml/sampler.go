@@ -15,6 +15,7 @@ import (
 type tier struct {
 	period time.Duration
 	next   timeline.Instant
+	heavy  int // rounds of calls in a row that no period makes up for
 }
 
 // advance moves the next tick past now and returns how many ticks were missed on the way.
@@ -117,13 +118,13 @@ func (s *Sampler) tick(sink timeline.GPUSink) {
 	if s.windowed() && now >= s.window.next {
 		s.readWindow(sink)
 	}
-	if s.lost == nil && now >= s.fast.next {
+	if began := s.now(); s.lost == nil && now >= s.fast.next {
 		s.readTier(sink, firstFast, lastFast)
-		s.countMissed(s.fast.advance(s.now()))
+		s.advance(&s.fast, began, maxFastPeriod)
 	}
-	if s.lost == nil && now >= s.slow.next {
+	if began := s.now(); s.lost == nil && now >= s.slow.next {
 		s.readTier(sink, firstSlow, lastSlow)
-		s.countMissed(s.slow.advance(s.now()))
+		s.advance(&s.slow, began, maxStretch/slowGiveUp*s.cfg.SlowPeriod)
 	}
 	if s.lost == nil && now >= s.rare.next {
 		s.survey(sink)

@@ -25,6 +25,7 @@ type window struct {
 	slot    int  // of the baseline
 	mid     timeline.Instant
 	bracket time.Duration
+	heavy   int // snapshots in a row whose calls took too long to place them
 }
 
 // windowed reports whether the device still gives windows.
@@ -84,8 +85,12 @@ func (s *Sampler) baseline(sink timeline.GPUSink, slot int, mid timeline.Instant
 	if w.have = bracket <= w.period/maxBracket; !w.have {
 		s.drop(DropBracket)
 		s.openGap(sink, mid, "snapshots take "+bracket.Round(time.Millisecond).String())
+		if w.heavy++; w.heavy >= heavyRounds {
+			w.next = mid.Add(max(w.period, s.rest(bracket, mid)))
+		}
 		return
 	}
+	w.heavy = 0
 	s.drop(DropFirst)
 	w.slot, w.mid, w.bracket = slot, mid, bracket
 }
