@@ -1,6 +1,10 @@
 // Command load measures what the agent and its helper cost on a busy node: eight simulated GPUs behind the real
 // binding at the default rates, 256 streams of 50 tokens a second reported over the agent's socket, eight engines
 // scraped, recording on, metrics and spans sent over OTLP. Everything is on loopback and ends with the program.
+//
+// With -soak it does in minutes what a node does in days, and looks for what grows: requests are a twelfth as long,
+// reporting processes go and leave their requests open, engines restart, the helper crashes, GPUs are cut into other
+// instances, and the recording is so small that its segments are deleted all the time.
 package main
 
 import (
@@ -32,6 +36,7 @@ type options struct {
 	profile string
 	set     multi
 	verbose bool
+	soak    bool
 }
 
 // multi is a flag that may be given several times.
@@ -50,17 +55,24 @@ func parse() (options, error) {
 	flag.Float64Var(&o.rate, "rate", 50, "tokens per second of each stream")
 	flag.IntVar(&o.length, "tokens", 250, "tokens of a request")
 	flag.DurationVar(&o.warmup, "warmup", 5*time.Second, "before the first sample is taken")
-	flag.DurationVar(&o.over, "for", time.Minute, "how long is measured, at most 10m")
+	flag.DurationVar(&o.over, "for", time.Minute, "how long is measured, at most 10m; of a soak 2m")
+	flag.BoolVar(&o.soak, "soak", false, "shorten requests, replace reporters, restart engines, change the list of GPUs and turn the recording over, and fail if anything grows")
 	flag.StringVar(&o.profile, "profile", "", "run the agent in a process of this program instead, and write its CPU profile to this file (heap: .heap)")
 	flag.Var(&o.set, "set", "configuration value for the agent, as in record.enabled=false; may be repeated")
 	flag.BoolVar(&o.verbose, "v", false, "show the agent's log and each second")
 	flag.Parse()
+	if o.soak {
+		o.length = max(2, o.length/soakChurn)
+		if !given("for") {
+			o.over = soakFor
+		}
+	}
 	var errs []error
 	if o.over < 10*time.Second || o.over > longest {
 		errs = append(errs, fmt.Errorf("-for %v: want 10s to %v", o.over, longest))
 	}
-	if o.gpus < 1 || o.gpus > sim.MaxGPUs {
-		errs = append(errs, fmt.Errorf("-gpus %d: want 1 to %d", o.gpus, sim.MaxGPUs))
+	if o.gpus < 1 || o.gpus+soakMIG > sim.MaxGPUs {
+		errs = append(errs, fmt.Errorf("-gpus %d: want 1 to %d", o.gpus, sim.MaxGPUs-soakMIG))
 	}
 	if o.streams < 0 || o.rate <= 0 || o.rate > 1000 || o.length < 2 {
 		errs = append(errs, errors.New("-streams, -rate or -tokens: out of range"))
@@ -73,6 +85,13 @@ func parse() (options, error) {
 		errs = append(errs, err)
 	}
 	return o, errors.Join(errs...)
+}
+
+// given reports whether a flag is on the command line.
+func given(name string) bool {
+	found := false
+	flag.Visit(func(f *flag.Flag) { found = found || f.Name == name })
+	return found
 }
 
 func main() {
@@ -119,6 +138,9 @@ func measure(ctx context.Context, o options) (*result, error) {
 		return nil, fmt.Errorf("read clocks: %w", err)
 	}
 	world := sim.Waves{Count: o.gpus, For: time.Hour}
+	if o.soak {
+		world.MIG = soakMIG
+	}
 	page, err := sim.NewPage(filepath.Join(dir, "nvml.page"), world, sim.Options{Jitter: 2 * time.Millisecond, Lag: 2 * time.Millisecond}, clock.Now)
 	if err != nil {
 		return nil, fmt.Errorf("make the simulated driver's page: %w", err)
@@ -136,7 +158,7 @@ func measure(ctx context.Context, o options) (*result, error) {
 	g.Go(func() error { return page.Run(gctx) })
 	g.Go(func() error { return outer.run(gctx) })
 
-	site := &site{dir: dir, world: world, url: outer.url(), o: o}
+	site := &site{dir: dir, world: world, page: page, url: outer.url(), o: o}
 	res, err := site.run(gctx, clock, traffic)
 	if err == nil {
 		res.received = outer.received()

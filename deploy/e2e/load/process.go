@@ -90,12 +90,14 @@ func freePort(ctx context.Context) (string, error) {
 type reading struct {
 	cpu time.Duration
 	rss float64 // bytes
+	fds float64 // open files and connections
 }
 
 // tick is the unit of the times in /proc/PID/stat: USER_HZ is 100 on every architecture that Go runs Linux on (proc(5)).
 const tick = 10 * time.Millisecond
 
-// readProcess reads /proc of one process: its parent, its time in user and kernel mode, and its resident memory.
+// readProcess reads /proc of one process: its parent, its time in user and kernel mode, its resident memory and how
+// many files it has open, as far as they may be seen.
 func readProcess(pid int) (int, reading, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -113,7 +115,10 @@ func readProcess(pid int) (int, reading, error) {
 			return 0, reading{}, fmt.Errorf("read /proc/%d/stat: %w", pid, err)
 		}
 	}
-	return int(n[0]), reading{cpu: time.Duration(n[1]+n[2]) * tick, rss: float64(n[3]) * float64(os.Getpagesize())}, nil
+	fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid)) // of another user's it may not be known
+	return int(n[0]), reading{
+		cpu: time.Duration(n[1]+n[2]) * tick, rss: float64(n[3]) * float64(os.Getpagesize()), fds: float64(len(fds)),
+	}, nil
 }
 
 // child returns the only child of a process, or zero.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -23,6 +24,8 @@ type second struct {
 	at            float64 // s since the first
 	agent, helper float64 // cores
 	rssA, rssH    float64 // bytes
+	fdsA, fdsH    float64 // open files and connections
+	helperLife    int     // of which helper
 }
 
 // result is what was measured.
@@ -37,6 +40,11 @@ type result struct {
 	received     counts
 	dropSeries   []string
 	log          string
+
+	// Of a soak.
+	requests            uint64
+	reporters, restarts int
+	segments            int
 
 	recorded       map[string]int64 // bytes, by kind
 	recordedTokens uint64
@@ -84,8 +92,12 @@ func (r *result) watch(ctx context.Context, p *process) error {
 		dt := now.Sub(lastAt).Seconds()
 		r.seconds = append(r.seconds, second{
 			at: now.Sub(began).Seconds(), agent: (a.cpu - last.cpu).Seconds() / dt, helper: (b.cpu - lastH.cpu).Seconds() / dt,
-			rssA: a.rss, rssH: b.rss,
+			rssA: a.rss, rssH: b.rss, fdsA: a.fds, fdsH: b.fds, helperLife: r.helpers,
 		})
+		if r.o.verbose {
+			fmt.Fprintf(os.Stderr, "%4.0f s  agent %5.2f %%, %6.1f MB, %.0f files  helper %5.2f %%, %6.1f MB, %.0f files\n",
+				now.Sub(began).Seconds(), 100*(a.cpu-last.cpu).Seconds()/dt, a.rss/1e6, a.fds, 100*(b.cpu-lastH.cpu).Seconds()/dt, b.rss/1e6, b.fds)
+		}
 		last, lastH, lastAt = a, b, now
 	}
 }
@@ -143,15 +155,21 @@ func (r *result) maxRSS() float64 {
 // lost returns how many rows did not get through, as the reporter and the agent count them; and tokens that are not in
 // the recording, whoever lost them.
 func (r *result) lost() uint64 {
-	n := r.lostByClient + r.tokens - min(r.tokens, r.recordedTokens)
+	n := r.lostByClient
+	if !r.o.soak {
+		n += r.tokens - min(r.tokens, r.recordedTokens)
+	}
 	for _, d := range r.health.Drops {
 		n += d
 	}
 	return n
 }
 
-// holds reports whether the cost is within the bars, and nothing was lost.
+// holds reports whether the cost is within the bars, and nothing was lost; of a soak, whether nothing grew.
 func (r *result) holds() bool {
+	if r.o.soak {
+		return r.flat()
+	}
 	return r.cores() <= mostCores && r.maxRSS() <= mostRSS && r.lost() == 0 && r.health.Helper.Restarts == 0 && len(r.dropSeries) == 0
 }
 
@@ -181,6 +199,9 @@ func (r *result) String() string {
 	last := r.seconds[n-1]
 	fmt.Fprintf(w, "  resident     max %.1f MB   agent %.1f MB, helper %.1f MB at the end; second half %+.2f MB/min   bar %.0f MB: %s\n",
 		r.maxRSS()/1e6, last.rssA/1e6, last.rssH/1e6, r.slope()/1e6, mostRSS/1e6, verdict(r.maxRSS() <= mostRSS))
+	if r.o.soak {
+		fmt.Fprint(w, r.growth())
+	}
 	fmt.Fprintf(w, "  tokens       %d sent (%.0f/s), %d recorded; %d rows dropped by the reporter\n",
 		r.tokens, float64(r.tokens)/(r.o.warmup+r.o.over).Seconds(), r.recordedTokens, r.lostByClient)
 	fmt.Fprintf(w, "  agent        %s %s; %d helper restarts; dropped %v %s\n", r.health.Status, strings.Join(r.health.Why, "; "),

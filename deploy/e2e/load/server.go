@@ -148,27 +148,31 @@ func (s *server) engine(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e := &s.traffic.engines[i]
+	began, prompts, output, steps, finished := e.life()
+	if began.IsZero() {
+		began = s.began
+	}
 	const labels = `engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct"`
 	var b bytes.Buffer
 	one := func(kind, name string, v float64) {
 		fmt.Fprintf(&b, "# HELP %s Simulated.\n# TYPE %s %s\n%s{%s} %v\n", name, name, kind, name, labels, v)
 	}
-	fmt.Fprintf(&b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %d\n", s.began.Unix())
+	fmt.Fprintf(&b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %d\n", began.Unix())
 	one("gauge", "vllm:num_requests_running", float64(e.running.Load()))
 	one("gauge", "vllm:num_requests_waiting", 0)
 	one("gauge", "vllm:kv_cache_usage_perc", 0.25)
-	one("counter", "vllm:prompt_tokens_total", float64(e.prompt.Load()))
-	one("counter", "vllm:generation_tokens_total", float64(e.output.Load()))
+	one("counter", "vllm:prompt_tokens_total", float64(prompts))
+	one("counter", "vllm:generation_tokens_total", float64(output))
 	one("counter", "vllm:num_preemptions_total", 0)
-	one("counter", "vllm:request_success_total", float64(e.finished.Load()))
+	one("counter", "vllm:request_success_total", float64(finished))
 	fmt.Fprintf(&b, "# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",engine=\"0\",num_gpu_blocks=\"27000\"} 1\n")
 	for _, name := range histograms {
-		count, sum := float64(e.finished.Load()), float64(e.finished.Load())
+		count, sum := float64(finished), float64(finished)
 		switch name {
 		case "vllm:iteration_tokens_total":
-			count, sum = float64(e.steps.Load()), float64(e.output.Load()+e.prompt.Load())
+			count, sum = float64(steps), float64(output+prompts)
 		case "vllm:inter_token_latency_seconds":
-			count, sum = float64(e.output.Load()), float64(e.output.Load())/s.traffic.o.rate
+			count, sum = float64(output), float64(output)/s.traffic.o.rate
 		case "vllm:time_to_first_token_seconds":
 			sum = count * firstToken.Seconds()
 		}

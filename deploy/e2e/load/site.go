@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -15,7 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tpotscope/tpotscope/agent/hostclock"
-	"github.com/tpotscope/tpotscope/agent/ingest"
 	"github.com/tpotscope/tpotscope/exporters/record"
 	"github.com/tpotscope/tpotscope/nvml/remote"
 	"github.com/tpotscope/tpotscope/nvml/sim"
@@ -25,6 +25,7 @@ import (
 type site struct {
 	dir     string
 	world   sim.Waves
+	page    *sim.Page
 	url     string // of engines and receiver
 	o       options
 	metrics string // address of the agent's metrics
@@ -36,18 +37,22 @@ func (s *site) socket() string { return filepath.Join(s.dir, "agent.sock") }
 func (s *site) config() (string, error) {
 	type object = map[string]any
 	targets := make([]object, 0, s.o.gpus)
-	for i, g := range s.world.GPUs() {
+	for i, g := range s.world.GPUs()[:s.o.gpus] {
 		targets = append(targets, object{
 			"name": targetName(i), "engine_url": fmt.Sprintf("%s/engine/%d", s.url, i), "gpus": []string{g.UUID},
 			"model": "meta-llama/Llama-3.1-8B-Instruct", "dtype": "bf16",
 		})
 	}
-	b, err := yaml.Marshal(object{
+	config := object{
 		"state_dir": filepath.Join(s.dir, "state"), "socket": s.socket(), "targets": targets,
 		"nvml":    object{"library": filepath.Join(s.o.bin, "nvmlsim", "libnvidia-ml.so.1"), "helper": filepath.Join(s.o.bin, remote.HelperName)},
 		"metrics": object{"listen": s.metrics},
 		"otlp":    object{"endpoint": object{"url": s.url}},
-	})
+	}
+	if s.o.soak {
+		config["record"] = object{"max_bytes": soakBytes}
+	}
+	b, err := yaml.Marshal(config)
 	if err != nil {
 		return "", fmt.Errorf("write configuration: %w", err)
 	}
@@ -94,36 +99,40 @@ func (s *site) run(ctx context.Context, clock *hostclock.Clock, traffic *traffic
 	if err := p.answering(ctx, s.socket()); err != nil {
 		return nil, err
 	}
-	cfg := ingest.DefaultClientConfig()
-	cfg.URL, cfg.Source, cfg.Process = "unix:"+s.socket(), "load", strconv.Itoa(os.Getpid())
-	cfg.BootID, cfg.Now = clock.BootID(), clock.Now
-	client, err := ingest.NewClient(cfg)
+	reporting, stopReporting := context.WithCancel(ctx)
+	defer stopReporting()
+	sources := 1
+	if s.o.soak {
+		sources = soakSources
+	}
+	reporters, err := newReporters(reporting, s, clock, strconv.Itoa(os.Getpid()), sources)
 	if err != nil {
-		return nil, fmt.Errorf("make the reporter: %w", err)
+		return nil, err
 	}
 	res := &result{o: s.o}
 	playing, stop := context.WithTimeout(ctx, s.o.warmup+s.o.over)
 	defer stop()
-	reporting, stopReporting := context.WithCancel(ctx)
-	defer stopReporting()
-	g, gctx := errgroup.WithContext(reporting)
-	g.Go(func() error { return client.Run(gctx) })
+	g, _ := errgroup.WithContext(reporting)
+	if s.o.soak {
+		g.Go(func() error { return disturb(playing, s.o, s.page, reporters, traffic) })
+	}
 	g.Go(func() error { return scrapeEvery(playing, "http://"+s.metrics+"/metrics", 15*time.Second) })
 	g.Go(func() error { return res.watch(playing, p) })
 	g.Go(func() error {
-		defer stopReporting() // the client sends what is left
-		traffic.play(playing, client)
+		traffic.play(playing, reporters)
 		return nil
 	})
-	if err := g.Wait(); ignoreEnd(err) != nil {
+	if err := errors.Join(g.Wait(), reporters.stopAll()); err != nil { // they send what is left
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
 	res.tokens = traffic.sent()
-	tokens, requests := client.Dropped()
-	res.lostByClient = tokens + requests
+	res.lostByClient, res.requests, res.reporters = reporters.dropped, traffic.refs, reporters.made
+	for i := range traffic.engines {
+		res.restarts += traffic.engines[i].restarts()
+	}
 	if err := res.ask(ctx, "http://"+s.metrics); err != nil {
 		return nil, err
 	}
@@ -136,6 +145,9 @@ func (r *result) read(dir string) error {
 	var err error
 	if r.recorded, err = sizes(dir); err != nil {
 		return fmt.Errorf("read the recording: %w", err)
+	}
+	if r.segments = segmentsOf(dir); r.o.soak {
+		return nil // what was recorded first is gone
 	}
 	recording, err := record.OpenReader(dir)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +28,33 @@ type traffic struct {
 // engineCounts are what an engine tells of itself.
 type engineCounts struct {
 	running, prompt, output, steps, finished atomic.Uint64
+
+	mu     sync.Mutex
+	lives  int
+	began  time.Time // of the latest life; zero: the first
+	before [4]uint64 // what was counted before
+}
+
+// restart begins another life of the engine, which counts from zero.
+func (e *engineCounts) restart() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lives++
+	e.began, e.before = time.Now(), [4]uint64{e.prompt.Load(), e.output.Load(), e.steps.Load(), e.finished.Load()}
+}
+
+func (e *engineCounts) restarts() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.lives
+}
+
+// life returns when the engine began, if it is not its first life, and what it counted since.
+func (e *engineCounts) life() (began time.Time, prompt, output, steps, finished uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	b := e.before
+	return e.began, e.prompt.Load() - b[0], e.output.Load() - b[1], e.steps.Load() - b[2], e.finished.Load() - b[3]
 }
 
 // stream sends one request after another.
