@@ -35,7 +35,7 @@ type parser struct {
 var keywords = map[string]func(*parser, []string) error{
 	"seed": (*parser).seed, "duration": (*parser).duration, "gpu": (*parser).gpu, "target": (*parser).target,
 	"engine": (*parser).engine, "load": (*parser).load, "request": (*parser).request, "fault": (*parser).fault,
-	"counter": (*parser).counter, "phase": (*parser).phase, "expect": (*parser).expect,
+	"counter": (*parser).counter, "phase": (*parser).phase,
 }
 
 // Parse reads a scenario: one statement a line, "#" starts a comment. A word with ".." in it is the span of the
@@ -55,7 +55,6 @@ var keywords = map[string]func(*parser, []string) error{
 //	                                              neighbour %, acceptance %, prefix_miss
 //	counter lag=300ms gpu=0 10s..20s              of the instrument: gap, nan, frozen, lag, jitter, hang, lost, ...
 //	phase steady 2s..20s
-//	expect steady limiter shares tpot             what a test checks; the numbers come from the timeline
 //
 // An error names the file, the line, what is wrong and the nearest known word.
 func Parse(name string, r io.Reader) (*Scenario, error) {
@@ -104,15 +103,6 @@ func (p *parser) check() error {
 	}
 	if len(p.s.Loads) == 0 {
 		errs = append(errs, errors.New("no load and no request"))
-	}
-	for _, e := range p.s.Expect {
-		if !slices.ContainsFunc(p.s.Phases, func(ph Phase) bool { return ph.Name == e.Phase }) {
-			var known []string
-			for _, ph := range p.s.Phases {
-				known = append(known, ph.Name)
-			}
-			errs = append(errs, unknownWord("phase", e.Phase, known))
-		}
 	}
 	return errors.Join(errs...)
 }

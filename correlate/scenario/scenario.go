@@ -42,7 +42,6 @@ type Scenario struct {
 	Faults   []Fault
 	Counters []CounterFault
 	Phases   []Phase
-	Expect   []Expectation
 }
 
 // TargetSpec is one engine and what it runs.
@@ -179,24 +178,6 @@ func (f CounterFault) Number(key string, otherwise float64) (float64, error) {
 	}
 	return n, nil
 }
-
-// Expectation says which facts of a phase a test is to check against the truth. It never holds numbers: those come
-// from the timeline.
-type Expectation struct {
-	Phase  string
-	Target int
-	Facts  []string
-}
-
-// The facts that an expectation can name.
-const (
-	FactLimiter = "limiter" // the dominant limiter
-	FactShares  = "shares"  // the time shares
-	FactTPOT    = "tpot"    // the mean gap between tokens
-	FactBytes   = "bytes"   // DRAM bytes per step
-	FactBatch   = "batch"   // mean decode batch
-	FactClock   = "clock"   // mean SM clock and throttled time
-)
 
 //go:embed library/*.scenario
 var library embed.FS

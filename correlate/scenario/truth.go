@@ -224,7 +224,7 @@ func (t *Truth) count(a, b *totals) {
 	}
 }
 
-// Phase is a named span of a scenario, for expectations.
+// Phase is a named span of a scenario.
 type Phase struct {
 	Name string
 	Span Span

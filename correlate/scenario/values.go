@@ -332,28 +332,3 @@ func (p *parser) phase(words []string) error {
 	p.s.Phases = append(p.s.Phases, ph)
 	return nil
 }
-
-// facts are what an expectation can name.
-var facts = []string{FactLimiter, FactShares, FactTPOT, FactBytes, FactBatch, FactClock}
-
-func (p *parser) expect(words []string) error {
-	var e Expectation
-	f, err := p.readPairs("expect", words, map[string]func(string) error{"target": p.setTarget(&e.Target)})
-	if err != nil {
-		return err
-	}
-	if len(f.words) == 0 {
-		return fmt.Errorf("want a phase and any of %s", strings.Join(facts, ", "))
-	}
-	e.Phase, e.Facts = f.words[0], f.words[1:]
-	if len(e.Facts) == 0 {
-		e.Facts = facts
-	}
-	for _, w := range e.Facts {
-		if !slices.Contains(facts, w) {
-			return unknownWord("fact", w, facts)
-		}
-	}
-	p.s.Expect = append(p.s.Expect, e)
-	return nil
-}
