@@ -53,7 +53,6 @@ func (t *Tracker) whole(how End) {
 		}
 		return
 	}
-	t.told = true
 	if believe(c) {
 		t.r.Flags |= timeline.FlagUnparsed
 	}

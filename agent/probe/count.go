@@ -32,7 +32,6 @@ func (t *Tracker) choice(index int32) *choice {
 
 // chunk takes one payload of the dialect, whose event ended at end.
 func (t *Tracker) chunk(c *wire.Chunk, end int64) {
-	t.told = true
 	if believe(c) {
 		t.r.Flags |= timeline.FlagUnparsed
 	}

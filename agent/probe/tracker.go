@@ -56,7 +56,6 @@ type Tracker struct {
 	choices   []choice
 	final     wire.Usage // the server's total
 	flavour   wire.Flavour
-	told      bool // some payload was of the dialect
 	done      bool // the terminal marker came
 	inBand    bool // an error object came
 	oversize  bool // an event was too large to be read

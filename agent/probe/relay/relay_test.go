@@ -389,8 +389,7 @@ func TestInjectedUsageIsCountedAndNotSeen(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := newRig(t, up, func(c *relay.Config) { c.InjectUsage = tt.inject })
-			a := post(t, client(t), g.url+chatPath, tt.body, "Accept-Encoding", tt.accepts)
-			if a.body != tt.want || a.cut {
+			if a := post(t, client(t), g.url+chatPath, tt.body, "Accept-Encoding", tt.accepts); a.body != tt.want || a.cut {
 				t.Errorf("client saw %q, want %q", a.body, tt.want)
 			}
 			if r := g.settle(t, 1)[0]; r.Counted != tt.counted || r.Status != timeline.StatusOK {

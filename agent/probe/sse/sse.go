@@ -46,19 +46,10 @@ type Decoder struct {
 	oversize bool
 	started  bool // the first line, which alone may begin with a byte order mark, is over
 	afterCR  bool // a line ended with CR, so that LF right after it belongs to it
-	dropped  uint64
 }
-
-// Dropped returns how many messages were beyond the size limit.
-func (d *Decoder) Dropped() uint64 { return d.dropped }
 
 // Offset returns how many bytes have been fed.
 func (d *Decoder) Offset() int64 { return d.read }
-
-// Reset forgets the stream but keeps the buffers.
-func (d *Decoder) Reset() {
-	*d = Decoder{MaxBytes: d.MaxBytes, line: d.line[:0], data: d.data[:0], kind: d.kind[:0], id: d.id[:0]}
-}
 
 func (d *Decoder) limit() int {
 	if d.MaxBytes > 0 {
@@ -184,7 +175,6 @@ func (d *Decoder) field(line []byte) {
 func (d *Decoder) dispatch(end int64, unterminated bool, emit func(Event)) {
 	switch {
 	case d.oversize:
-		d.dropped++
 		emit(Event{Kind: Oversize, Type: d.kind, ID: d.id, End: end, Unterminated: unterminated})
 	case d.hasData:
 		emit(Event{Kind: Message, Data: d.data, Type: d.kind, ID: d.id, End: end, Unterminated: unterminated})

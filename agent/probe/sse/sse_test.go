@@ -114,14 +114,6 @@ func TestMegabyteEventsPass(t *testing.T) {
 	}
 }
 
-func TestDroppedCountsOversizeEvents(t *testing.T) {
-	d := sse.Decoder{MaxBytes: 8}
-	d.Feed([]byte("data: 123456789\n\ndata: 1\n\ndata: 123456789\n\n"), func(sse.Event) {})
-	if got := d.Dropped(); got != 2 {
-		t.Errorf("Dropped() = %d, want 2", got)
-	}
-}
-
 func TestFeedDoesNotAllocate(t *testing.T) {
 	var d sse.Decoder
 	n := 0
@@ -136,17 +128,6 @@ func TestFeedDoesNotAllocate(t *testing.T) {
 	}
 	if n < 100 {
 		t.Errorf("%d events, want one a run", n)
-	}
-}
-
-func TestResetForgetsTheStream(t *testing.T) {
-	var d sse.Decoder
-	var got []event
-	d.Feed([]byte("id: 1\ndata: half"), record(&got))
-	d.Reset()
-	d.Feed([]byte("\xef\xbb\xbfdata: x\n\n"), record(&got))
-	if diff := cmp.Diff([]event{message("x", 12)}, got); diff != "" {
-		t.Errorf("events mismatch (-want +got):\n%s", diff)
 	}
 }
 

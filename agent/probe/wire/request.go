@@ -32,7 +32,6 @@ type Request struct {
 	MaxTokens     int  // zero if not told
 	Choices       int  // n times the number of prompts; at least one
 	StreamOptions bool // there are any, be they null
-	IncludeUsage  bool
 	// Echo asks for the prompt to be repeated before the completion: the lists of the first chunk are then longer than
 	// what was generated.
 	Echo bool
@@ -81,12 +80,6 @@ func (p *Parser) requestField(name []byte, r *Request, choices, prompts *int) er
 		return p.prompts(prompts)
 	case "stream_options":
 		r.StreamOptions = true
-		return p.object(func(name []byte) error {
-			if string(name) == "include_usage" {
-				return p.truth(&r.IncludeUsage)
-			}
-			return p.skip()
-		})
 	}
 	return p.skip()
 }

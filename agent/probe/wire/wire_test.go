@@ -166,7 +166,7 @@ func TestParseRequest(t *testing.T) {
 		ok         bool
 		want       wire.Request
 	}{
-		{"the usual", `{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true,"max_tokens":5,"stream_options":{"include_usage":true}}`, true, wire.Request{Model: "m", Stream: true, MaxTokens: 5, Choices: 1, StreamOptions: true, IncludeUsage: true}},
+		{"the usual", `{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true,"max_tokens":5,"stream_options":{"include_usage":true}}`, true, wire.Request{Model: "m", Stream: true, MaxTokens: 5, Choices: 1, StreamOptions: true}},
 		{"the newer limit wins", `{"max_completion_tokens":7,"max_tokens":5}`, true, wire.Request{MaxTokens: 7, Choices: 1}},
 		{"the newer limit wins wherever it stands", `{"max_tokens":5,"max_completion_tokens":7}`, true, wire.Request{MaxTokens: 7, Choices: 1}},
 		{"a batch of texts", `{"prompt":["a","b"],"n":2,"echo":true}`, true, wire.Request{Choices: 4, Echo: true}},
