@@ -123,7 +123,9 @@ func (raw *rawConfig) config() (Config, error) {
 	if err := errors.Join(f.errs...); err != nil {
 		return Config{}, err
 	}
-	raw.window(&m)
+	if err := raw.window(&m); err != nil {
+		return Config{}, err
+	}
 	if raw.AttnBias != nil && raw.ModelType == "llama" && *raw.AttnBias {
 		fam.qkvBias, fam.outBias = true, true
 	}
@@ -203,18 +205,29 @@ func (raw *rawConfig) grouped(m *Model, f *fieldReader) {
 	}
 }
 
-// window takes over a sliding window that is in use: on every layer, or on every other one.
-func (raw *rawConfig) window(m *Model) {
+// window takes over a sliding window that is in use: on every layer, or on half of them.
+func (raw *rawConfig) window(m *Model) error {
 	if raw.Window == nil || *raw.Window <= 0 || raw.UseWindow != nil && !*raw.UseWindow {
-		return
+		return nil
 	}
-	m.SlidingWindow = *raw.Window
-	m.SlidingAlternates = raw.ModelType == "gpt_oss"
-	for i, t := range raw.LayerTypes {
-		if i > 0 && t != raw.LayerTypes[i-1] {
-			m.SlidingAlternates = true
+	layers, sliding := len(raw.LayerTypes), 0
+	for _, t := range raw.LayerTypes {
+		if t == "sliding_attention" {
+			sliding++
 		}
 	}
+	switch {
+	case layers == 0:
+		m.SlidingAlternates = raw.ModelType == "gpt_oss"
+	case sliding == 0:
+		return nil
+	case 2*sliding == layers:
+		m.SlidingAlternates = true
+	case sliding != layers:
+		return fmt.Errorf("layer_types: a window on %d of %d layers cannot be counted", sliding, layers)
+	}
+	m.SlidingWindow = *raw.Window
+	return nil
 }
 
 // count fills in the counts of m.

@@ -17,6 +17,7 @@ func TestReadConfigCountsAsTheTableDoes(t *testing.T) {
 	}{
 		{"Llama-3.1-8B", `{` + llama8b + `}`, "bf16", ""},
 		{"Llama-2-7B", `{"model_type":"llama","num_hidden_layers":32,"hidden_size":4096,"num_attention_heads":32,"intermediate_size":11008,"vocab_size":32000,"torch_dtype":"float16"}`, "bf16", ""},
+		{"Llama-3.1-8B", `{` + llama8b + `,"sliding_window":4096,"layer_types":["full_attention","full_attention"]}`, "bf16", ""},
 		{"Llama-3.1-8B", `{` + llama8b + `,"quantization_config":{"quant_method":"awq","bits":4,"group_size":128,"zero_point":true}}`, "awq", ""},
 		{"Llama-3.1-8B", `{` + llama8b + `,"quantization_config":{"quant_method":"gptq","bits":4,"group_size":128,"sym":true}}`, "int4_sym", ""},
 		{"Llama-3.1-8B", `{` + llama8b + `,"quantization_config":{"quant_method":"compressed-tensors","ignore":["lm_head"],"kv_cache_scheme":{"num_bits":8,"type":"float"},"config_groups":{"group_0":{"weights":{"num_bits":8,"type":"float"},"input_activations":{"num_bits":8}}}}}`, "fp8", "fp8"},
@@ -73,6 +74,7 @@ func TestReadConfigNamesWhatIsWrong(t *testing.T) {
 		{"an unknown method", `{` + llama8b + `,"quantization_config":{"quant_method":"aqlmm"}}`, `unknown quant_method "aqlmm"`},
 		{"a width nobody has", `{` + llama8b + `,"quantization_config":{"quant_method":"gptq","bits":3}}`, "bits: 3"},
 		{"an unknown dtype", `{` + strings.Replace(llama8b, "bfloat16", "bfloat17", 1) + `}`, "nearest: bfloat16"},
+		{"a window on every third layer", `{` + llama8b + `,"sliding_window":4096,"layer_types":["full_attention","full_attention","sliding_attention"]}`, "layer_types: a window on 1 of 3"},
 		{"experts without top-k", `{` + llama8b + `,"num_experts":8}`, "num_experts_per_tok: missing"},
 	}
 	for _, tt := range tests {
