@@ -244,7 +244,7 @@ func (e *Engine) AddEvent(ev timeline.Event) {
 		e.begin(ev.At)
 	case timeline.EventSamplerStarted, timeline.EventCapability, timeline.EventEngineDown,
 		timeline.EventDropped, timeline.EventMarker, timeline.EventXid, timeline.EventGPUFault, timeline.EventMIGChange, timeline.EventRate,
-		timeline.EventCounterMismatch, timeline.EventCounterSource, timeline.EventBurst:
+		timeline.EventCounterMismatch, timeline.EventCounterSource, timeline.EventBurst, timeline.EventInventory:
 	}
 }
 

@@ -160,7 +160,8 @@ const (
 	EventMIGChange      EventKind = "mig_change"    // a device was cut into other instances
 	EventRate           EventKind = "sampling_rate" // counters are read less often, or as often as before
 
-	EventBurst EventKind = "burst" // clocks and what holds them are read at the highest rate for a while
+	EventBurst     EventKind = "burst"     // clocks and what holds them are read at the highest rate for a while
+	EventInventory EventKind = "inventory" // what is around a GPU, as it is from here on
 
 	EventCounterMismatch EventKind = "counter_mismatch" // two sources tell different means of one counter
 	EventCounterSource   EventKind = "counter_source"   // windows of a GPU come from another source than the driver
