@@ -88,6 +88,10 @@ e2e-collector e2e-prom: e2e-%:
 e2e-engine: build nvmlsim ## real engines and clients through the proxy (needs PyPI)
 	deploy/e2e/engine/run
 
+.PHONY: gpucheck
+gpucheck: build ## hold tpotscope against this machine's NVIDIA GPU (needs PyTorch; under ten minutes; changes no setting)
+	PYTHONDONTWRITEBYTECODE=1 python3 deploy/gpucheck/gpucheck.py --bin $(BIN) --out $(BIN)/gpucheck
+
 .PHONY: e2e-nvmlclients
 e2e-nvmlclients: nvmlsim ## programs that others wrote (nvidia-ml-py, nvitop, gpustat) on the simulated driver library (needs PyPI)
 	deploy/e2e/nvmlclients/run
