@@ -148,8 +148,9 @@ func sizes(dir string) (map[string]int64, error) {
 		if err != nil {
 			return nil, err
 		}
-		kind, _, _ := strings.Cut(e.Name(), "-")
-		out[kind] += info.Size()
+		if kind, _, segment := strings.Cut(e.Name(), "-"); segment {
+			out[kind] += info.Size()
+		}
 	}
 	return out, nil
 }

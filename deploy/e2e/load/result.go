@@ -181,7 +181,10 @@ func (r *result) String() string {
 		return fmt.Sprintf("%6.2f %%   p95 %6.2f %%", 100*stat.Mean(v, nil), 100*quantile(v, 0.95))
 	}
 	verdict := func(ok bool) string {
-		if ok {
+		switch {
+		case r.o.soak:
+			return "not judged here"
+		case ok:
 			return "holds"
 		}
 		return "MISSED"
