@@ -85,6 +85,89 @@ func (p *Profile) UnmarshalText(b []byte) error {
 // ID is the position of a metric in the catalogue.
 type ID int
 
+// The metrics, in the order of the catalogue.
+const (
+	GPUDRAMBytes ID = iota
+	GPUSMActive
+	GPUTensorActive
+	GPUCovered
+	GPUThrottled
+	GPUInfo
+	GPUGraphicsActive
+	GPUOccupancy
+	GPUSMClock
+	GPUMemClock
+	GPUPower
+	GPUPowerLimit
+	GPUMemUsed
+	GPUTemperature
+	GPUEnergy
+	GPUPCIeSent
+	GPUPCIeReceived
+	GPUNVLinkSent
+	GPUNVLinkReceived
+	GPUIntegerActive
+	GPUFP32Active
+	GPUFP16Active
+	GPUDRAMCacheHit
+	GPUMemTemperature
+	GPUTemperatureMargin
+	GPUPCIeGen
+	GPUPCIeWidth
+	GPUPCIeReplays
+	GPUECCCorrected
+	GPUECCUncorrected
+	GPURowsCorrectable
+	GPURowsUncorrectable
+	GPURowRemapPending
+	GPURowRemapFailure
+	GPUXids
+	GPUCapability
+
+	Decode
+	Tokens
+	Requests
+	TPOT
+	TTFT
+	ITL
+	WindowTPOT
+	BatchSize
+	Waiting
+	KVUsage
+	Coverage
+	TargetInfo
+	DecodeShare
+	DRAMBytes
+	ModelledBytes
+	Throttled
+	Preemptions
+	Steps
+	EngineTPOT
+	ICL
+	StallTime
+
+	SelfSamplerRate
+	SelfSamplerOverruns
+	SelfSamplerPeriod
+	SelfSamplerPeriodSet
+	SelfSamplerDuty
+	SelfSamplerDrops
+	SelfCallLatency
+	SelfHelperRestarts
+	SelfRingDrops
+	SelfQueueSize
+	SelfQueueDrops
+	SelfExportErrors
+	SelfSpans
+	SelfProbeEvents
+	SelfProbeLag
+	SelfAgentCPU
+	SelfAgentRSS
+	SelfBuildInfo
+
+	NumMetrics
+)
+
 // Metric is one entry of the catalogue: everything that is said about a series, once.
 type Metric struct {
 	Name    string // in OpenTelemetry

@@ -18,6 +18,9 @@ type Batch struct {
 	Events []timeline.Event
 	Self   []Self // readings of the agent itself, newest
 	Unread []int  // positions of GPUs of which nothing can be read at the moment: they have no series
+
+	// Capabilities are the states of all calls of all GPUs, as they are; nil: as they were.
+	Capabilities []timeline.Capability
 }
 
 // Self is one reading of the agent itself. Labels are pairs in the order of the catalogue's label names.

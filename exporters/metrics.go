@@ -2,83 +2,6 @@ package exporters
 
 import "github.com/tpotscope/tpotscope/correlate/timeline"
 
-// The metrics, in the order of the catalogue.
-const (
-	GPUDRAMBytes ID = iota
-	GPUSMActive
-	GPUTensorActive
-	GPUCovered
-	GPUThrottled
-	GPUInfo
-	GPUGraphicsActive
-	GPUOccupancy
-	GPUSMClock
-	GPUMemClock
-	GPUPower
-	GPUPowerLimit
-	GPUMemUsed
-	GPUTemperature
-	GPUEnergy
-	GPUPCIeSent
-	GPUPCIeReceived
-	GPUNVLinkSent
-	GPUNVLinkReceived
-	GPUIntegerActive
-	GPUFP32Active
-	GPUFP16Active
-	GPUDRAMCacheHit
-	GPUMemTemperature
-	GPUTemperatureMargin
-	GPUPCIeGen
-	GPUPCIeWidth
-	GPUPCIeReplays
-	GPUECCCorrected
-	GPUECCUncorrected
-	GPURowsCorrectable
-	GPURowsUncorrectable
-	GPURowRemapPending
-	GPURowRemapFailure
-	GPUXids
-
-	Decode
-	Tokens
-	Requests
-	TPOT
-	TTFT
-	ITL
-	WindowTPOT
-	BatchSize
-	Waiting
-	KVUsage
-	Coverage
-	TargetInfo
-	DecodeShare
-	DRAMBytes
-	ModelledBytes
-	Throttled
-	Preemptions
-	Steps
-	EngineTPOT
-	ICL
-	StallTime
-
-	SelfSamplerRate
-	SelfSamplerOverruns
-	SelfHelperRestarts
-	SelfRingDrops
-	SelfQueueSize
-	SelfQueueDrops
-	SelfExportErrors
-	SelfSpans
-	SelfProbeEvents
-	SelfProbeLag
-	SelfAgentCPU
-	SelfAgentRSS
-	SelfBuildInfo
-
-	NumMetrics
-)
-
 // What tokens_total counts, in the order of its values.
 const (
 	tokensOutput = iota
@@ -236,6 +159,11 @@ var catalogue = [NumMetrics]Metric{
 		Name: "tpotscope.gpu.xids", Prom: "tpotscope_gpu_xids_total", Unit: "{error}", Kind: Counter, Profile: Full, Labels: gpuLabels,
 		Help: "Critical errors (Xid) that the driver told.",
 	},
+	GPUCapability: {
+		Name: "tpotscope.gpu.capability", Prom: "tpotscope_gpu_capability", Unit: "", Kind: Info, Scope: OfAgent, Profile: Full,
+		Labels: []string{"hw.id", "call", "state"},
+		Help:   "State of each thing that is asked of a GPU: ok, not_supported, no_permission, lost, timeout, stale, untrusted. The present state alone has a series.",
+	},
 
 	Decode: {
 		Name: "tpotscope.decode", Prom: "tpotscope_decode_seconds_total", Unit: "s", Kind: Counter, Scope: OfTarget,
@@ -334,6 +262,26 @@ var catalogue = [NumMetrics]Metric{
 	SelfSamplerOverruns: {
 		Name: "tpotscope.sampler.overruns", Prom: "tpotscope_sampler_overruns_total", Unit: "{overrun}", Kind: Counter, Scope: OfAgent, Profile: Standard, Labels: []string{"hw.id"},
 		Help: "Readings that were late by a period or more.",
+	},
+	SelfSamplerPeriod: {
+		Name: "tpotscope.sampler.period", Prom: "tpotscope_sampler_period_seconds", Unit: "s", Kind: Gauge, Scope: OfAgent, Profile: Full, Labels: []string{"hw.id", "tier"},
+		Help: "From one reading to the next, as reached: of windows, of clocks and their reasons (fast), of all else (slow).",
+	},
+	SelfSamplerPeriodSet: {
+		Name: "tpotscope.sampler.period.configured", Prom: "tpotscope_sampler_period_configured_seconds", Unit: "s", Kind: Gauge, Scope: OfAgent, Profile: Full, Labels: []string{"tier"},
+		Help: "From one reading to the next, as configured.",
+	},
+	SelfSamplerDuty: {
+		Name: "tpotscope.sampler.duty", Prom: "tpotscope_sampler_duty_ratio", Unit: "1", Kind: Gauge, Scope: OfAgent, Profile: Full, Labels: []string{"hw.id"},
+		Help: "Share of one thread that calls of the driver took, over the last second.",
+	},
+	SelfSamplerDrops: {
+		Name: "tpotscope.sampler.drops", Prom: "tpotscope_sampler_drops_total", Unit: "{window}", Kind: Counter, Scope: OfAgent, Profile: Full, Labels: []string{"hw.id", "reason"},
+		Help: "Counter windows that were read and not handed on, by why. With nan and range, single counters of a window.",
+	},
+	SelfCallLatency: {
+		Name: "tpotscope.nvml.call", Prom: "tpotscope_nvml_call_seconds", Unit: "s", Kind: Gauge, Scope: OfAgent, Profile: Full, Labels: []string{"call", "quantile"},
+		Help: "Time a call of the driver takes, to the next power of two of microseconds: that of the slowest GPU, since its sampler began.",
 	},
 	SelfHelperRestarts: {
 		Name: "tpotscope.helper.restarts", Prom: "tpotscope_helper_restarts_total", Unit: "{restart}", Kind: Counter, Scope: OfAgent, Profile: Standard,

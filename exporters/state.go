@@ -46,6 +46,8 @@ type State struct {
 	owned   map[string]timeline.Instant // by UUID: up to where a GPU's time is accounted
 	targets map[string]*group
 	self    map[string]Series
+	grown   map[string]grown  // what the agent counts, by the key of its series
+	caps    map[string]Series // of calls of GPUs
 	newest  timeline.Instant
 	unread  []string // UUIDs of GPUs of which nothing can be read at the moment
 }
@@ -69,7 +71,7 @@ type group struct {
 func NewState(cfg StateConfig) *State {
 	return &State{
 		cfg: cfg, limiter: newSpanLimiter(cfg.Spans), byGPU: map[gpuKey]*group{}, owned: map[string]timeline.Instant{},
-		targets: map[string]*group{}, self: map[string]Series{},
+		targets: map[string]*group{}, self: map[string]Series{}, grown: map[string]grown{},
 	}
 }
 
@@ -120,6 +122,21 @@ func (s *State) Begin(b *Batch) {
 			s.unread = append(s.unread, s.gpus[i].UUID)
 		}
 	}
+	if b.Capabilities != nil && catalogue[GPUCapability].Profile <= s.cfg.Profile {
+		s.setCapabilities(b.Capabilities)
+	}
+}
+
+// setCapabilities replaces what is known of the states of calls: each call of a GPU has one state at a time.
+func (s *State) setCapabilities(list []timeline.Capability) {
+	s.caps = make(map[string]Series, len(list))
+	for _, c := range list {
+		if c.GPU < 0 || c.GPU >= len(s.gpus) || s.gpus[c.GPU].UUID == "" {
+			continue
+		}
+		uuid := s.gpus[c.GPU].UUID
+		s.caps[uuid+"\x00"+c.Call] = Series{ID: GPUCapability, Labels: []string{uuid, c.Call, c.State.String()}, Value: 1}
+	}
 }
 
 // Finish takes in a batch's events and the agent's own readings. The error names readings that are not in the
@@ -153,10 +170,28 @@ func (s *State) addSelf(r Self) error {
 	if !ok || catalogue[id].Scope != OfAgent || len(r.Labels) != len(catalogue[id].Labels) {
 		return fmt.Errorf("take reading %s with %d labels: not in the catalogue", r.Name, len(r.Labels))
 	}
-	if catalogue[id].Profile <= s.cfg.Profile {
-		s.self[r.Name+"\x00"+strings.Join(r.Labels, "\x00")] = Series{ID: id, Labels: r.Labels, Since: s.began, Value: r.Value}
+	if catalogue[id].Profile > s.cfg.Profile {
+		return nil
 	}
+	key, v := r.Name+"\x00"+strings.Join(r.Labels, "\x00"), r.Value
+	if catalogue[id].Kind == Counter {
+		g := s.grown[key]
+		v = g.to(v)
+		s.grown[key] = g
+	}
+	s.self[key] = Series{ID: id, Labels: r.Labels, Since: s.began, Value: v}
 	return nil
+}
+
+// grown lets what is counted anew from time to time, such as by each helper, only grow.
+type grown struct{ last, before float64 }
+
+func (g *grown) to(v float64) float64 {
+	if v < g.last {
+		g.before += g.last
+	}
+	g.last = v
+	return g.before + v
 }
 
 // newGroup returns a group in which every closed counter of the scope stands at zero.
@@ -266,6 +301,9 @@ func (s *State) simulated(target string) bool {
 func (s *State) AppendAgent(dst []Series) []Series {
 	for _, k := range slices.Sorted(maps.Keys(s.self)) {
 		dst = append(dst, s.self[k])
+	}
+	for _, k := range slices.Sorted(maps.Keys(s.caps)) {
+		dst = append(dst, s.caps[k])
 	}
 	_, told := s.self[catalogue[SelfBuildInfo].Name+"\x00"+s.cfg.Version]
 	if s.cfg.Version != "" && !told && catalogue[SelfBuildInfo].Profile <= s.cfg.Profile {
