@@ -256,7 +256,7 @@ func (a *Agent) tell(ctx context.Context, out *correlate.Output, events []timeli
 	a.told.look(a.store.newest())
 	b := &exporters.Batch{
 		Anchor: a.store.Anchor(), GPUs: a.store.GPUs(), Cells: out.Cells, Phases: out.Phases, Events: events,
-		Self: a.self(), Unread: a.unread(),
+		Self: append(a.self(), a.cost()...), Unread: a.unread(), Capabilities: a.capabilities(),
 	}
 	if a.recorder != nil {
 		a.recorder.addCells(out.Cells)

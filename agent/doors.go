@@ -182,6 +182,9 @@ type gpuHealth struct {
 
 	LastFault     string  `json:"last_fault,omitempty"` // an error that the driver told
 	LastFaultAgeS float64 `json:"last_fault_age_s,omitempty"`
+
+	Sampling  *samplingHealth  `json:"sampling,omitempty"`
+	Inventory *inventoryHealth `json:"inventory,omitempty"`
 }
 
 type helperHealth struct {
@@ -231,6 +234,7 @@ func (a *Agent) health() *health {
 		}
 		h.GPUs = append(h.GPUs, one)
 	}
+	a.describeSampling(h.GPUs)
 	for _, c := range known.Capabilities {
 		if c.State != timeline.StateOK && c.GPU >= 0 && c.GPU < len(gpus) {
 			h.Capabilities = append(h.Capabilities, capabilityHealth{gpus[c.GPU].UUID, c.Call, c.State.String(), c.Detail})

@@ -1,9 +1,17 @@
 package agent
 
 import (
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tpotscope/tpotscope/agent/burst"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/exporters"
+	"github.com/tpotscope/tpotscope/nvml"
+	"github.com/tpotscope/tpotscope/nvml/remote"
 )
 
 // newBursts returns what begins bursts of the source of counters, where it has any.
@@ -13,4 +21,209 @@ func (a *Agent) newBursts() *burst.Control {
 		cfg.Source = src.Burst
 	}
 	return burst.New(cfg)
+}
+
+// samplers returns what the samplers count of themselves, by the position of their GPU.
+func (a *Agent) samplers() map[int]nvml.Stats {
+	src, ok := a.counters.(interface{ Stats() remote.Stats })
+	if !ok {
+		return nil
+	}
+	all := map[int]nvml.Stats{}
+	for i, st := range src.Stats().GPUs {
+		at := i
+		if a.router != nil {
+			if at, ok = a.router.Position(i); !ok {
+				continue
+			}
+		}
+		all[at] = st
+	}
+	return all
+}
+
+// full reports whether any way out takes everything.
+func (a *Agent) full() bool {
+	return a.cfg.Metrics.Profile == exporters.Full.String() || a.cfg.OTLP.Enabled() && a.cfg.OTLP.Profile == exporters.Full
+}
+
+// capabilities returns the states of all calls, or nil where no way out wants them.
+func (a *Agent) capabilities() []timeline.Capability {
+	if !a.full() {
+		return nil
+	}
+	return a.store.Health().Capabilities
+}
+
+// cost reads what sampling takes and gives, where a way out wants it.
+func (a *Agent) cost() []exporters.Self {
+	if !a.full() {
+		return nil
+	}
+	var list []exporters.Self
+	add := func(id exporters.ID, v float64, labels ...string) {
+		list = append(list, exporters.Self{Name: exporters.Lookup(id).Name, Labels: labels, Value: v})
+	}
+	samplers, gpus := a.samplers(), a.store.GPUs()
+	for i := range gpus {
+		st, ok := samplers[i]
+		if !ok {
+			continue
+		}
+		uuid := gpus[i].UUID
+		for tier, d := range map[string]time.Duration{tierWindow: st.Period, tierFast: st.FastPeriod, tierSlow: st.SlowPeriod} {
+			if d > 0 {
+				add(exporters.SelfSamplerPeriod, d.Seconds(), uuid, tier)
+			}
+		}
+		add(exporters.SelfSamplerDuty, st.Duty, uuid)
+		for why, n := range st.Dropped {
+			add(exporters.SelfSamplerDrops, float64(n), uuid, nvml.Drop(why).String())
+		}
+	}
+	if len(samplers) > 0 {
+		add(exporters.SelfSamplerPeriodSet, a.cfg.NVML.Period.Seconds(), tierWindow)
+		add(exporters.SelfSamplerPeriodSet, a.cfg.NVML.FastPeriod.Seconds(), tierFast)
+		add(exporters.SelfSamplerPeriodSet, a.cfg.NVML.SlowPeriod.Seconds(), tierSlow)
+	}
+	for call := range nvml.Call(nvml.NumCalls) {
+		for _, q := range []float64{0.5, 0.99} {
+			if d, ok := slowest(samplers, call, q); ok {
+				add(exporters.SelfCallLatency, d.Seconds(), call.String(), strconv.FormatFloat(q, 'g', -1, 64))
+			}
+		}
+	}
+	return list
+}
+
+// The tiers in which a GPU is read.
+const (
+	tierWindow = "window" // activity
+	tierFast   = "fast"   // clocks and what holds them
+	tierSlow   = "slow"   // all else
+)
+
+// slowest returns the longest of the GPUs' quantiles of a call, false if none has made it.
+func slowest(samplers map[int]nvml.Stats, call nvml.Call, q float64) (time.Duration, bool) {
+	var most time.Duration
+	made := false
+	for _, st := range samplers {
+		if c := &st.Calls[call]; c.Count > 0 {
+			most, made = max(most, c.Quantile(q)), true
+		}
+	}
+	return most, made
+}
+
+// samplingHealth says how a GPU is read. Periods are as reached.
+type samplingHealth struct {
+	WindowPeriodS float64            `json:"window_period_s,omitempty"`
+	FastPeriodS   float64            `json:"fast_period_s,omitempty"`
+	SlowPeriodS   float64            `json:"slow_period_s,omitempty"`
+	Duty          float64            `json:"duty"`
+	Burst         bool               `json:"burst,omitempty"`
+	Windows       uint64             `json:"windows"`
+	Dropped       map[string]uint64  `json:"dropped_windows,omitempty"`  // by why
+	Update        map[string]float64 `json:"update_periods_s,omitempty"` // how often the driver changes each counter
+}
+
+// inventoryHealth is what there is on and around a GPU.
+type inventoryHealth struct {
+	NUMANode      *int    `json:"numa_node,omitempty"`
+	PCIeMaxGen    int     `json:"pcie_max_gen,omitempty"`
+	PCIeMaxWidth  int     `json:"pcie_max_width,omitempty"`
+	AppSMClockHz  float64 `json:"app_sm_clock_hz,omitempty"`
+	AppMemClockHz float64 `json:"app_mem_clock_hz,omitempty"`
+	NVLinks       int     `json:"nvlinks,omitempty"`
+	NVLinksUp     int     `json:"nvlinks_up,omitempty"`
+	Processes     *int    `json:"processes,omitempty"` // that compute on it
+}
+
+// describeSampling adds to the health of each GPU how it is read and what is around it.
+func (a *Agent) describeSampling(gpus []gpuHealth) {
+	samplers, around := a.samplers(), a.store.inventories()
+	for i := range gpus {
+		if st, ok := samplers[i]; ok {
+			gpus[i].Sampling = newSamplingHealth(&st)
+		}
+		if v, ok := around[i]; ok {
+			gpus[i].Inventory = newInventoryHealth(&v)
+		}
+	}
+}
+
+func newSamplingHealth(st *nvml.Stats) *samplingHealth {
+	h := &samplingHealth{
+		WindowPeriodS: st.Period.Seconds(), FastPeriodS: st.FastPeriod.Seconds(), SlowPeriodS: st.SlowPeriod.Seconds(),
+		Duty: st.Duty, Burst: st.Burst, Windows: st.Windows, Dropped: map[string]uint64{}, Update: map[string]float64{},
+	}
+	for why, n := range st.Dropped {
+		if n > 0 {
+			h.Dropped[nvml.Drop(why).String()] = n
+		}
+	}
+	for c, d := range st.Update {
+		if d > 0 {
+			h.Update[timeline.Counter(c).String()] = d.Seconds()
+		}
+	}
+	return h
+}
+
+func newInventoryHealth(v *timeline.Inventory) *inventoryHealth {
+	h := &inventoryHealth{
+		PCIeMaxGen: v.PCIeMaxGen, PCIeMaxWidth: v.PCIeMaxWidth, AppSMClockHz: v.AppSMClockHz, AppMemClockHz: v.AppMemClockHz, NVLinks: len(v.NVLinks),
+	}
+	if v.NUMANode != timeline.NoNUMANode {
+		h.NUMANode = &v.NUMANode
+	}
+	if n := len(v.Processes); v.ProcessesKnown {
+		h.Processes = &n
+	}
+	for _, l := range v.NVLinks {
+		if l.Up {
+			h.NVLinksUp++
+		}
+	}
+	return h
+}
+
+// AddInventory takes what is on and around a GPU. What changes is recorded, but for processes, whose ids say nothing
+// later.
+func (s *Store) AddInventory(v timeline.Inventory) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, told := s.around[v.GPU]
+	s.around[v.GPU] = v
+	if text := surroundings(&v); s.keep && (!told || surroundings(&before) != text) {
+		s.queue.events = push(s.queue.events, timeline.Event{At: v.At, Kind: timeline.EventInventory, GPU: v.GPU, Detail: text}, maxPendingOther, &s.drops.Other)
+	}
+}
+
+// surroundings puts what is around a GPU into one line.
+func surroundings(v *timeline.Inventory) string {
+	h, parts := newInventoryHealth(v), []string(nil)
+	if h.NUMANode != nil {
+		parts = append(parts, fmt.Sprintf("NUMA node %d", *h.NUMANode))
+	}
+	if h.PCIeMaxGen > 0 {
+		parts = append(parts, fmt.Sprintf("PCIe %d x%d at most", h.PCIeMaxGen, h.PCIeMaxWidth))
+	}
+	if h.AppSMClockHz > 0 {
+		parts = append(parts, fmt.Sprintf("application clocks %.0f and %.0f MHz", h.AppSMClockHz/1e6, h.AppMemClockHz/1e6))
+	}
+	if h.NVLinks > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d NVLinks up", h.NVLinksUp, h.NVLinks))
+	}
+	if len(parts) == 0 {
+		return "nothing is told"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// inventories returns what is on and around each GPU, by the position of the GPU.
+func (s *Store) inventories() map[int]timeline.Inventory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.around)
 }

@@ -23,6 +23,9 @@ type shaky struct {
 
 func (f *shaky) Run(ctx context.Context, sink timeline.GPUSink) error {
 	sink.SetGPUs([]timeline.GPU{{UUID: "GPU-0", Name: "a GPU", GPM: true}})
+	if around, ok := sink.(timeline.InventorySink); ok {
+		around.AddInventory(timeline.Inventory{At: 1, NUMANode: 1, NVLinks: []timeline.NVLink{{Up: true}}, ProcessesKnown: true})
+	}
 	select {
 	case <-f.fail:
 		sink.AddEvent(timeline.Event{At: 1, Kind: timeline.EventXid, Detail: "Xid 79"})
@@ -59,8 +62,11 @@ func TestBurstsBeginAtAnErrorAndWhenAskedForAndAreRecorded(t *testing.T) {
 	})
 	close(src.fail)
 	until(t, 10*time.Second, "a burst at the error", func() bool { return src.count() == 2 })
-	if page := ag.get(t, "/healthz"); !strings.Contains(page, `"last_why": "the driver told a critical error"`) {
-		t.Errorf("health does not tell of the burst:\n%s", page)
+	page := ag.get(t, "/healthz")
+	for _, want := range []string{`"last_why": "the driver told a critical error"`, `"numa_node": 1`, `"nvlinks_up": 1`, `"processes": 0`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("health lacks %s:\n%s", want, page)
+		}
 	}
 	if n := ag.log.count(`msg="burst begins"`); n != 2 {
 		t.Errorf("the log tells of %d bursts, want 2", n)
@@ -71,12 +77,12 @@ func TestBurstsBeginAtAnErrorAndWhenAskedForAndAreRecorded(t *testing.T) {
 	var why []string
 	for e, err := range r.Events() {
 		must(t, err)
-		if e.Kind == timeline.EventBurst {
+		if e.Kind == timeline.EventBurst || e.Kind == timeline.EventInventory {
 			why = append(why, e.Detail)
 		}
 	}
-	if got := strings.Join(why, "; "); got != "1s: asked for; 30s: the driver told a critical error" {
-		t.Errorf("recorded bursts: %s", got)
+	if got := strings.Join(why, "; "); got != "NUMA node 1, 1 of 1 NVLinks up; 1s: asked for; 30s: the driver told a critical error" {
+		t.Errorf("recorded: %s", got)
 	}
 }
 
@@ -86,6 +92,42 @@ func TestASourceThatKnowsNoBurstsSaysSo(t *testing.T) {
 	ag := start(t, cfg, agent.Deps{})
 	if err := burst.Ask(t.Context(), cfg.Socket, time.Second); err == nil || !strings.Contains(err.Error(), burst.ErrNoSource.Error()) {
 		t.Errorf("Ask() = %v, want %v", err, burst.ErrNoSource)
+	}
+	ag.stop(t)
+}
+
+func TestTheFullProfileTellsWhatSamplingTakes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, small)
+	cfg := w.config(t)
+	cfg.Metrics.Profile = "full"
+	ag := start(t, cfg, agent.Deps{Counters: w.counters(&cfg)})
+	page := ""
+	until(t, 20*time.Second, "the series", func() bool {
+		page = ag.get(t, "/metrics")
+		return strings.Contains(page, `tpotscope_nvml_call_seconds{call="gpm_sample",quantile="0.99"}`) && strings.Contains(page, `,state="ok"} 1`)
+	})
+	uuid := w.tl.GPUs()[0].UUID
+	for _, want := range []string{
+		`tpotscope_gpu_capability{call="dram_util",hw_id="` + uuid + `",state="ok"} 1`,
+		`tpotscope_sampler_period_seconds{hw_id="` + uuid + `",tier="window"} 0.1`,
+		`tpotscope_sampler_period_configured_seconds{tier="slow"} 1`,
+		`tpotscope_sampler_duty_ratio{hw_id="` + uuid + `"} 0`,
+		`tpotscope_sampler_drops_total{hw_id="` + uuid + `",reason="first"} 1`,
+		`tpotscope_nvml_call_seconds{call="event_reasons",quantile="0.5"} `,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("series lack %s", want)
+		}
+	}
+	if strings.Count(page, `tpotscope_gpu_capability{call="dram_util",hw_id="`+uuid+`"`) != 1 {
+		t.Error("a call has more than one state")
+	}
+	health := ag.get(t, "/healthz")
+	for _, want := range []string{`"window_period_s": 0.1`, `"dropped_windows"`, `"mode": "auto"`} {
+		if !strings.Contains(health, want) {
+			t.Errorf("health lacks %s:\n%s", want, health)
+		}
 	}
 	ag.stop(t)
 }

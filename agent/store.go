@@ -143,20 +143,6 @@ func (s *Store) AddCapability(c timeline.Capability) {
 	}
 }
 
-// AddInventory takes what is on and around a GPU.
-func (s *Store) AddInventory(v timeline.Inventory) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.around[v.GPU] = v
-}
-
-// inventories returns what is on and around each GPU, by the position of the GPU.
-func (s *Store) inventories() map[int]timeline.Inventory {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.around)
-}
-
 // AddEvent takes something that happened.
 func (s *Store) AddEvent(e timeline.Event) {
 	s.mu.Lock()
