@@ -17,7 +17,7 @@ type Config struct {
 	CAFile   string `yaml:"upstream_ca_file"`  // PEM file of the authorities to trust instead of the system's
 	Insecure bool   `yaml:"upstream_insecure"` // do not verify the upstream's certificate
 
-	DialTimeout   time.Duration `yaml:"dial_timeout"`
+	DialTimeout   time.Duration `yaml:"dial_timeout"`   // of connecting, and of the handshake after it; zero waits for ever
 	HeadTimeout   time.Duration `yaml:"head_timeout"`   // from the request to the response's head; zero waits for ever
 	StreamTimeout time.Duration `yaml:"stream_timeout"` // between two reads of a body; zero waits for ever
 	IdleTimeout   time.Duration `yaml:"idle_timeout"`   // of connections between requests, on both sides

@@ -211,6 +211,22 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
+func TestAHandshakeThatNeverEndsIsATimeout(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // connections are made, and nobody answers on them
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	g := newRig(t, "https://"+ln.Addr().String(), func(c *relay.Config) { c.DialTimeout = 50 * time.Millisecond })
+	if a := post(t, client(t), g.url+chatPath, chatBody); a.status != http.StatusGatewayTimeout {
+		t.Errorf("client saw status %d, want 504", a.status)
+	}
+	if r := g.settle(t, 1)[0]; r.Status != timeline.StatusTimeout {
+		t.Errorf("record says %v, want timeout", r.Status)
+	}
+	checkLine(t, g, "timeout")
+}
+
 func TestAClientThatLeavesIsCancelledUpstreamToo(t *testing.T) {
 	gone := make(chan struct{})
 	up := server(t, func(w http.ResponseWriter, r *http.Request) {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/tpotscope/tpotscope/agent/hostclock"
 	"github.com/tpotscope/tpotscope/agent/probe"
@@ -60,7 +61,7 @@ func newTransport(c *Config, clock *hostclock.Clock, stats *counters) (*http.Tra
 			cfg := secure.Clone()
 			cfg.ServerName, _, _ = net.SplitHostPort(addr)
 			s := tls.Client(k, cfg)
-			if err := s.HandshakeContext(ctx); err != nil {
+			if err := shake(ctx, s, c.DialTimeout); err != nil {
 				return nil, errors.Join(errTLS, err, k.Close())
 			}
 			return s, nil
@@ -71,6 +72,16 @@ func newTransport(c *Config, clock *hostclock.Clock, stats *counters) (*http.Tra
 		ResponseHeaderTimeout: c.HeadTimeout,
 		ReadBufferSize:        readBuffer,
 	}, nil
+}
+
+// shake does the handshake within limit, which is none if zero: one that never comes to an end would outlive its request.
+func shake(ctx context.Context, c *tls.Conn, limit time.Duration) error {
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	return c.HandshakeContext(ctx)
 }
 
 // marks are the stamps of a connection's reads, and who they are for: a connection serves one exchange after another,
@@ -170,12 +181,12 @@ func classify(ctx context.Context, err error) fault {
 		return faultTimeout
 	case cause != nil:
 		return faultClient
-	case errors.Is(err, errTLS):
-		return faultTLS
 	case errors.As(err, &name):
 		return faultName
 	case errors.As(err, &network) && network.Timeout():
 		return faultTimeout
+	case errors.Is(err, errTLS):
+		return faultTLS
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return faultRefused
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
