@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 	"github.com/tpotscope/tpotscope/agent/demo"
 	"github.com/tpotscope/tpotscope/agent/doctor"
 	"github.com/tpotscope/tpotscope/agent/importer"
+	"github.com/tpotscope/tpotscope/correlate/scenario"
 	"github.com/tpotscope/tpotscope/exporters"
 	"github.com/tpotscope/tpotscope/exporters/report"
 )
@@ -25,12 +27,24 @@ func (a *app) doctorCommand() *cobra.Command {
 	var with string
 	cmd := &cobra.Command{
 		Use: "doctor", GroupID: "check", Short: "what this node can measure, what not, why, and who can change it",
-		Long:    "Doctor checks clocks, socket stamps, helper, driver, GPUs, permissions, engine, agent and disk, and changes nothing. It exits with 1 if a check failed.\n\nWith --calibrate it says what is known of each GPU's peaks. With --with it also runs a command's known loads on each GPU, which must be idle, and keeps what the GPU reaches below state_dir for the agent.",
-		Example: "  tpotscope doctor\n  tpotscope doctor --engine http://10.0.0.5:8000 --json\n  tpotscope doctor --calibrate --with \"python3 deploy/gpucheck/kernels.py\"",
+		Long: `Doctor checks clocks, socket stamps, helper, driver, GPUs, permissions, engine,
+agent and disk, and changes nothing. It exits with 1 if a check failed.
+
+With --calibrate it says what is known of each GPU's peaks. With --with it also
+runs a command's known loads on each GPU, which must be idle, and keeps what the
+GPU reaches below state_dir for the agent.`,
+		Example: `  tpotscope doctor
+  tpotscope doctor --engine http://10.0.0.5:8000 --json
+  tpotscope doctor --calibrate --with "python3 deploy/gpucheck/kernels.py"`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.load(nil)
 			if err != nil {
 				return err
+			}
+			for _, e := range engines {
+				if err := agent.CheckURL(e); err != nil {
+					return usage(cmd, fmt.Errorf("--engine: %w: want http://HOST:PORT", err))
+				}
 			}
 			for _, t := range cfg.Targets {
 				engines = append(engines, t.EngineURL)
@@ -72,17 +86,29 @@ type demoOptions struct {
 func (a *app) demoCommand() *cobra.Command {
 	var o demoOptions
 	cmd := &cobra.Command{
-		Use: "demo", GroupID: "check", Short: "the whole path on a simulated H100 and server: no GPU, no network, under two minutes",
-		Long: `Demo plays a scenario: a simulated H100 behind the driver's own interface, a simulated LLM server behind a real socket, real
-clients, and between them the agent as it runs in production. It ends with the report and prints the scenario's truth, which the
-agent never sees, beside what was found. It exits with 4 if they do not agree. Everything it makes is labelled SIMULATED.`,
+		Use: "demo", GroupID: "check", Short: "the whole path, simulated: no GPU, no network, under two minutes",
+		Long: `Demo plays a scenario: a simulated H100 behind the driver's own interface, a
+simulated LLM server behind a real socket, real clients, and between them the
+agent as it runs in production. It ends with the report and prints the
+scenario's truth, which the agent never sees, beside what was found. It exits
+with 4 if they do not agree, and with 3 if no phase was played to its end.
+Everything it makes is labelled SIMULATED.
+
+The shipped scenarios, with how long they are and what --for is the least that
+plays a whole phase:
+` + scenarioTimes(),
 		Example: "  tpotscope demo\n  tpotscope demo --for 30s -o ./demo-run",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), &o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := positive(cmd, "for"); err != nil {
+				return err
+			}
+			return a.demo(cmd.Context(), &o)
+		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&o.scenario, "scenario", "demo", "shipped scenario, or a scenario file")
+	fl.StringVar(&o.scenario, "scenario", "demo", "a scenario file, or a shipped scenario: "+scenarios())
 	fl.StringVarP(&o.dir, "output", "o", "", "keep the recording in this directory (default: by time, below the state directory)")
-	fl.DurationVar(&o.length, "for", 0, "end after this much of the scenario")
+	fl.DurationVar(&o.length, "for", 0, "end after this much of the scenario (see above for the least that plays a whole phase)")
 	fl.BoolVar(&o.json, "json", false, "print everything as JSON")
 	fl.BoolVarP(&o.verbose, "verbose", "v", false, "print the whole report")
 	return cmd
@@ -99,14 +125,14 @@ func (a *app) demo(ctx context.Context, o *demoOptions) error {
 	if holdsRecording(o.dir) {
 		return &exitStatus{exitUsage, fmt.Errorf("%s holds a recording already: name another directory with -o", o.dir)}
 	}
-	if err := os.MkdirAll(o.dir, 0o700); err != nil {
-		return fmt.Errorf("make the demo's directory: %w", err)
+	if _, err := agent.OpenScenario(o.scenario); err != nil {
+		return &exitStatus{exitUsage, fmt.Errorf("--scenario: %w", err)}
 	}
 	library, err := filepath.Abs(filepath.Join(programDir(), "nvmlsim", "libnvidia-ml.so.1"))
 	if err != nil {
 		return err
 	}
-	_, live := terminalOf(a.err)
+	live := a.escapes(a.err)
 	last := ""
 	res, err := demo.Run(ctx, demo.Options{
 		Scenario: o.scenario, Dir: o.dir, HelperDir: programDir(), Library: library, Duration: o.length, Version: version, Log: a.quietLog(),
@@ -134,10 +160,51 @@ func (a *app) demo(ctx context.Context, o *demoOptions) error {
 			return &exitStatus{exitNegative, errors.New("what was found does not agree with the truth")}
 		}
 	}
-	if len(res.Phases) == 0 && !res.Partial {
-		return &exitStatus{exitEvidence, errors.New("no phase was played to its end")}
+	if len(res.Phases) == 0 {
+		return &exitStatus{exitEvidence, errors.New("no phase was played to its end" + least(o.scenario))}
 	}
 	return nil
+}
+
+// firstWhole is when the first phase of a scenario has been played to its end.
+func firstWhole(s *scenario.Scenario) (time.Duration, bool) {
+	at, ok := time.Duration(0), false
+	for _, p := range s.Phases {
+		if !ok || p.Span.To < at {
+			at, ok = p.Span.To, true
+		}
+	}
+	return at, ok
+}
+
+// least says how much of a scenario plays a whole phase.
+func least(name string) string {
+	s, err := agent.OpenScenario(name)
+	if err != nil {
+		return ""
+	}
+	at, ok := firstWhole(s)
+	if !ok {
+		return ": the scenario has none"
+	}
+	return fmt.Sprintf(": the first takes --for %v", at)
+}
+
+// scenarioTimes lists the shipped scenarios.
+func scenarioTimes() string {
+	var lines []string
+	for _, name := range scenario.Library() {
+		s, err := scenario.Open(name)
+		if err != nil {
+			continue
+		}
+		line := fmt.Sprintf("  %-18s %v", name, s.Length)
+		if at, ok := firstWhole(s); ok {
+			line += fmt.Sprintf(", --for %v", at)
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
 }
 
 // printDemo prints the report and the comparison.

@@ -8,11 +8,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
 
 	"github.com/tpotscope/tpotscope/agent/demo"
 	"github.com/tpotscope/tpotscope/agent/doctor"
 	"github.com/tpotscope/tpotscope/correlate/summary"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/exporters/record"
 )
 
 func TestHelpSaysWhereToStart(t *testing.T) {
@@ -47,9 +52,26 @@ func TestWrongUsageIsNamedAndEndsWithTwo(t *testing.T) {
 		{"config chekc", `tpotscope: there is no command "chekc" (did you mean "check"?)`},
 		{"report --jsn x", "tpotscope: unknown flag: --jsn (did you mean --json?)\nsee: tpotscope report --help"},
 		{"report --zzzzzz x", "tpotscope: unknown flag: --zzzzzz\n"},
-		{"report", "tpotscope: accepts 1 arg(s), received 0\nsee: tpotscope report --help"},
-		{"doctor extra", `tpotscope: unknown command "extra" for "tpotscope doctor"`},
-		{"config print extra", `tpotscope: unknown command "extra" for "tpotscope config print"`},
+		{"report", "tpotscope: report needs a RUN: a directory, @last, @prev or @NAME\nsee: tpotscope report --help"},
+		{"export", "tpotscope: export needs a RUN: a directory, @last, @prev or @NAME"},
+		{"report a b", "tpotscope: report takes one argument, and got 2: a b"},
+		{"import -o x", "tpotscope: import needs a FILE: a scenario"},
+		{"doctor extra", `tpotscope: doctor takes no argument, and got "extra"`},
+		{"config print extra", `tpotscope: print takes no argument, and got "extra"`},
+		{"help reprot", `tpotscope: there is no command "reprot" (did you mean "report"?)`},
+		{"help config chekc", `tpotscope: there is no command "chekc" (did you mean "check"?)`},
+		{"help report x", "tpotscope: tpotscope report has no commands below it"},
+		{"record --for 5", `tpotscope: --for: "5" is no duration: want one such as 90s, 5m or 1h30m`},
+		{"report @last --warmup", "tpotscope: --warmup needs a value"},
+		{"record --for 0s", "tpotscope: --for: 0s is no length of time: want one such as 90s"},
+		{"record --for=-5s", "tpotscope: --for: -5s is no length of time"},
+		{"demo --for 0s", "tpotscope: --for: 0s is no length of time"},
+		{"record --quiet=perhaps", `tpotscope: --quiet: "perhaps" `},
+		{"record --dtype bf61 --engine http://127.0.0.1:9", `tpotscope: --dtype: unknown dtype "bf61" (nearest: bf16`},
+		{"doctor --engine foo", `tpotscope: --engine: "foo" is not an http or https URL: want http://HOST:PORT`},
+		{"demo --scenario nosuch", `tpotscope: --scenario: open scenario: there is no file "nosuch"`},
+		{"proxy --listen 127.0.0.1:8001 --upstream http://127.0.0.1:8001", "tpotscope: --upstream: 127.0.0.1:8001 is the proxy's own address"},
+		{"agent --nvml sim:nosuch", `tpotscope: configuration: nvml.source: open scenario: there is no file "nosuch"`},
 		{"import demo", "tpotscope: import needs --output\nsee: tpotscope import --help"},
 		{"import no_such -o x", `tpotscope: open scenario: there is no file "no_such"`},
 		{"proxy", "tpotscope: proxy needs --listen and --upstream"},
@@ -59,6 +81,8 @@ func TestWrongUsageIsNamedAndEndsWithTwo(t *testing.T) {
 		{"config print --set nvml.period=1", `tpotscope: configuration: nvml.period (flag): "1" is not a duration`},
 		{"config check --log-level loud", `tpotscope: --log-level: "loud" is not one of debug, info, warn, error`},
 		{"config check no_such.yml", "tpotscope: configuration: read config: open no_such.yml"},
+		{"report testdata", "tpotscope: no recording at testdata: the directory has no meta.json"},
+		{"export testdata", "tpotscope: no recording at testdata: the directory has no meta.json"},
 		{"report no_such", "tpotscope: no recording at no_such"},
 		{"report @last", "tpotscope: there are 0 recordings below "},
 		{"report go.mod", "tpotscope: no recording at go.mod"},
@@ -124,8 +148,16 @@ func TestReport(t *testing.T) {
 		{"--since -5s", 5},
 		{"--since -5s --until -2s", 3},
 		{"--since 2026-01-01T00:00:03Z --until 2026-01-01T00:00:07Z", 4},
+		{"--since 2026-01-01T01:00:03+01:00 --until 2026-01-01T00:00:07", 4},
+		{"--since 00:00:03 --until 00:00:07", 4},
+		{"--since 2026-01-01_00:00:03 --until 2026-01-01_00:00:07_UTC", 4},
+		{"--since 00:00:03_UTC --until 7s", 4},
 	} {
-		if part := read(strings.Fields(tt.args)...); part.Span.Seconds < tt.want-1 || part.Span.Seconds > tt.want+1 || part.Requests.Total >= whole.Requests.Total {
+		args := strings.Fields(tt.args)
+		for i := range args {
+			args[i] = strings.ReplaceAll(args[i], "_", " ")
+		}
+		if part := read(args...); part.Span.Seconds < tt.want-1 || part.Span.Seconds > tt.want+1 || part.Requests.Total >= whole.Requests.Total {
 			t.Errorf("%s: %.1f s with %d of %d requests, want %.0f s", tt.args, part.Span.Seconds, part.Requests.Total, whole.Requests.Total, tt.want)
 		}
 	}
@@ -137,10 +169,11 @@ func TestReport(t *testing.T) {
 			t.Errorf("%s: exit code %d, %s", args, got.code, got.err)
 		}
 	}
-	if r := read("--target", "other"); r.Requests.Total != 0 {
-		t.Errorf("%d requests of a target that is not there", r.Requests.Total)
+	for _, args := range [][]string{{}, {"--json"}} {
+		if got := p.run(t, append([]string{"report", dir, "--target", "other"}, args...)...).want(t, exitEvidence); !strings.Contains(got.err, "not enough evidence: ") {
+			t.Errorf("%v: stderr %q", args, got.err)
+		}
 	}
-	p.run(t, "report", dir, "--target", "other").want(t, exitEvidence)
 }
 
 func TestRunsByName(t *testing.T) {
@@ -151,7 +184,7 @@ func TestRunsByName(t *testing.T) {
 	p.run(t, "import", "eager", "-o", agentDir).want(t, exitOK)
 	// All three scenarios begin at the same instant: names decide.
 	for run, want := range map[string]string{"@last": dir, "@prev": again, "@short": dir, "@later": again, "@agent": agentDir, dir: dir} {
-		if got, err := findRun(p.state, run); err != nil || got != want {
+		if got, passed, err := findRun(p.state, run); err != nil || got != want || len(passed) > 0 {
 			t.Errorf("%s is %s, %v; want %s", run, got, err, want)
 		}
 	}
@@ -159,9 +192,127 @@ func TestRunsByName(t *testing.T) {
 		"@shrt": "(did you mean @short?)", "@zzzzzzzz": "no recording @zzzzzzzz below ", "no_such": "no recording at no_such (a directory, or @last, @prev, @NAME)",
 		"main.go": "main.go is a file: `tpotscope import main.go`",
 	} {
-		if _, err := findRun(p.state, run); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := findRun(p.state, run); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", run, err, want)
 		}
+	}
+}
+
+// What a start that went wrong left behind is not the last recording.
+func TestEmptyRecordingsArePassedOver(t *testing.T) {
+	p, dir := imported(t)
+	w, err := record.Create(filepath.Join(runsDir(p.state), "nothing"), record.Meta{Created: time.Now()}, record.Options{})
+	must(t, err)
+	must(t, w.Close())
+	got := p.run(t, "report", "@last").want(t, exitOK)
+	if !strings.Contains(got.err, "@last is "+filepath.Base(dir)+": passed over nothing, which holds nothing\n") {
+		t.Errorf("stderr %q", got.err)
+	}
+	got = p.run(t, "report", "@prev").want(t, exitUsage)
+	if !strings.Contains(got.err, "there is 1 recording below ") || !strings.Contains(got.err, " that holds something, so there is no @prev") {
+		t.Errorf("stderr %q", got.err)
+	}
+}
+
+func TestExportOverwritesNothing(t *testing.T) {
+	p, dir := imported(t)
+	file := filepath.Join(t.TempDir(), "out.csv")
+	must(t, os.WriteFile(file, []byte("mine"), 0o600))
+	for out, want := range map[string]string{
+		file: "is there already: overwrite it with --force", filepath.Join(dir, "out.csv"): "is inside the recording",
+		filepath.Join(dir, "meta.json"): "is inside the recording",
+	} {
+		if got := p.run(t, "export", dir, "-o", out).want(t, exitUsage); !strings.Contains(got.err, want) {
+			t.Errorf("%s: %s", out, got.err)
+		}
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "mine" {
+		t.Errorf("the file holds %q, %v", b, err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	must(t, os.Symlink(dir, link))
+	p.run(t, "export", dir, "--force", "-o", filepath.Join(link, "out.csv")).want(t, exitUsage)
+	p.run(t, "export", dir, "--force", "-o", file).want(t, exitOK)
+	if b, err := os.ReadFile(file); err != nil || !strings.HasPrefix(string(b), `{"id":`) {
+		t.Errorf("the file holds %.40q, %v", b, err)
+	}
+}
+
+func TestColumnsAreDescribedAndAbsentIsEmpty(t *testing.T) {
+	p, dir := imported(t)
+	header, rest, _ := strings.Cut(p.run(t, "export", dir, "--format", "csv").want(t, exitOK).out, "\n")
+	names := strings.Split(header, ",")
+	described := p.run(t, "export", "--columns").want(t, exitOK).out
+	for _, name := range names {
+		if !strings.HasPrefix(described, name+" ") && !strings.Contains(described, "\n"+name+" ") {
+			t.Errorf("column %s is not described", name)
+		}
+	}
+	rows, err := csv.NewReader(strings.NewReader(rest)).ReadAll()
+	must(t, err)
+	for name, want := range map[string]string{"simulated": "true", "engine_output_tokens": "", "engine_output_s": "", "engine_per_output_s": "", "flags": ""} {
+		i := slices.Index(names, name)
+		if i < 0 {
+			t.Fatalf("no column %s in %s", name, header)
+		}
+		if rows[0][i] != want {
+			t.Errorf("%s is %q, want %q", name, rows[0][i], want)
+		}
+	}
+	for _, name := range []string{"power_w", "sm_clock_hz", "dram_util_ratio"} {
+		if i := slices.Index(names, name); i < 0 || rows[0][i] == "" {
+			t.Errorf("%s has no value in %s", name, header)
+		}
+	}
+}
+
+func TestHelpFitsATerminal(t *testing.T) {
+	a := &app{env: newPlace(t).env()}
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		var out lines
+		c.SetOut(&out)
+		c.InitDefaultHelpFlag()
+		must(t, c.Help())
+		for _, line := range strings.Split(out.String(), "\n") {
+			if n := utf8.RuneCountInString(line); n > helpWidth {
+				t.Errorf("%s: %d columns: %s", c.CommandPath(), n, line)
+			}
+		}
+		for _, below := range c.Commands() {
+			if below.IsAvailableCommand() {
+				walk(below)
+			}
+		}
+	}
+	walk(a.root())
+}
+
+func TestHelpNamesTheScenarios(t *testing.T) {
+	p := newPlace(t)
+	for _, c := range []string{"record", "agent", "demo", "import"} {
+		text := strings.Join(strings.Fields(p.run(t, c, "--help").want(t, exitOK).out), " ")
+		if !strings.Contains(text, "memory_bound") || !strings.Contains(text, "SIMULATED") {
+			t.Errorf("help of %s names no scenario, or not that it is simulated", c)
+		}
+	}
+	if text := p.run(t, "help", "record").want(t, exitOK).out; !strings.Contains(text, "tpotscope record [flags] [-- CMD...]\n") {
+		t.Errorf("the usage of record:\n%s", text)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	if got := newPlace(t).run(t, "version").want(t, exitOK); !strings.HasPrefix(got.out, "tpotscope "+version+", go") {
+		t.Errorf("stdout %q", got.out)
+	}
+}
+
+func TestADumbTerminalGetsNoEscapes(t *testing.T) {
+	p := newPlace(t)
+	p.vars["TERM"] = "dumb"
+	a := &app{env: p.env()}
+	if a.escapes(os.Stdout) {
+		t.Error("escapes go to a dumb terminal")
 	}
 }
 
@@ -200,7 +351,7 @@ func TestExport(t *testing.T) {
 
 func TestConfigCheckSaysEveryFaultOfAFile(t *testing.T) {
 	p := newPlace(t)
-	if got := p.run(t, "config", "check", "testdata/small.good.yml").want(t, exitOK); got.out != "configuration is fine\n" {
+	if got := p.run(t, "config", "check", "testdata/small.good.yml").want(t, exitOK); got.out != "configuration is fine: testdata/small.good.yml\n" {
 		t.Errorf("stdout %q", got.out)
 	}
 	got := p.run(t, "config", "check", "testdata/everything.bad.yml").want(t, exitUsage)

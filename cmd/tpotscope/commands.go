@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +20,7 @@ func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
 		a.recordCommand(), a.reportCommand(),
 		a.agentCommand(), a.burstCommand(), a.proxyCommand(),
-		a.doctorCommand(), a.configCommand(), a.demoCommand(),
+		a.doctorCommand(), a.configCommand(), a.demoCommand(), a.versionCommand(),
 		a.importCommand(), a.exportCommand(), a.seriesCommand(),
 	}
 }
@@ -74,11 +74,20 @@ func (f *reportFlags) register(cmd *cobra.Command) {
 func (a *app) reportCommand() *cobra.Command {
 	var f reportFlags
 	cmd := &cobra.Command{
-		Use: "report RUN", GroupID: "ask", Short: "what bounded decode in a recording, and how fast tokens came", Args: cobra.ExactArgs(1),
-		Long: `Report replays a recording through the engine that judges live data and says what bounded decode, how sure that is
-and what would refute it, with TTFT and TPOT over requests.
+		Use: "report RUN", GroupID: "ask", Short: "what bounded decode in a recording, and how fast tokens came", Args: one(aRun),
+		Long: `Report replays a recording through the engine that judges live data and says
+what bounded decode, how sure that is and what would refute it, with TTFT and
+TPOT over requests. It exits with 3 if the recording holds nothing to tell of.
 
-RUN is a directory, or @last, @prev or @NAME of the recordings below the state directory; @agent is the agent's own.`,
+RUN is a directory, or @last, @prev or @NAME of the recordings below the state
+directory; @agent is the agent's own. @last and @prev pass over recordings that
+hold nothing.
+
+Times are printed in UTC, and read so: --since and --until take
+  90s, -5m                 since the start; before the end if negative
+  15:04:05                 a time of day in UTC, of the recording's first day
+  2006-01-02 15:04:05      as it is printed, in UTC
+  2006-01-02T15:04:05Z     RFC 3339, with any zone`,
 		Example: `  tpotscope report @last
   tpotscope report @last --since 20s --until 40s
   tpotscope report ./run1 --json | jq .tpot_s.p99`,
@@ -87,16 +96,16 @@ RUN is a directory, or @last, @prev or @NAME of the recordings below the state d
 			if err != nil {
 				return err
 			}
-			dir, err := findRun(cfg.StateDir, args[0])
+			dir, err := a.findRun(cfg.StateDir, args[0])
 			if err != nil {
-				return &exitStatus{exitUsage, err}
+				return err
 			}
 			return a.printReport(cmd.Context(), dir, &f)
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().StringVar(&f.part.since, "since", "", "from here on: a duration since the start (-5m: before the end), 15:04:05, or RFC 3339")
-	cmd.Flags().StringVar(&f.part.until, "until", "", "up to here")
+	cmd.Flags().StringVar(&f.part.since, "since", "", "from here on: a duration since the start (-5m: before the end), 15:04:05 UTC, \"2006-01-02 15:04:05\" UTC, or RFC 3339")
+	cmd.Flags().StringVar(&f.part.until, "until", "", "up to here, in the same forms")
 	return cmd
 }
 
@@ -109,28 +118,31 @@ func (a *app) printReport(ctx context.Context, dir string, f *reportFlags) error
 		return err
 	}
 	if f.json {
-		return report.JSON(a.out, rep)
+		err = report.JSON(a.out, rep)
+	} else {
+		err = report.Text(a.out, rep, a.reportOptions(f.verbose))
 	}
-	if err := report.Text(a.out, rep, a.reportOptions(f.verbose)); err != nil {
-		return err
+	if err == nil && rep.Empty != "" {
+		err = &exitStatus{exitEvidence, fmt.Errorf("not enough evidence: %s", rep.Empty)}
 	}
-	if rep.Requests.Total == 0 && rep.Decode.Windows == 0 {
-		return &exitStatus{exitEvidence, errors.New("not enough evidence: the recording holds neither requests nor counter windows")}
-	}
-	return nil
+	return err
 }
 
 func (a *app) reportOptions(verbose bool) report.Options {
-	width, terminal := a.terminal()
-	return report.Options{Width: width, Color: terminal && a.env.get("NO_COLOR") == "", Verbose: verbose}
+	width, _ := a.terminal()
+	return report.Options{Width: width, Color: a.escapes(a.out) && a.env.get("NO_COLOR") == "", Verbose: verbose}
 }
 
 func (a *app) importCommand() *cobra.Command {
 	var out string
 	cmd := &cobra.Command{
-		Use: "import FILE -o DIR", GroupID: "data", Short: "turn a file of another tool, or a scenario, into a recording", Args: cobra.ExactArgs(1),
-		Long: `Import makes a recording of what it understands. It understands scenarios: files of tpotscope's own text format, or the
-name of a shipped one. What comes of a scenario is marked as simulated everywhere.`,
+		Use: "import FILE -o DIR", GroupID: "data", Short: "turn a scenario into a recording", Args: one("a FILE: a scenario, or the name of a shipped one"),
+		Long: `Import makes a recording of a scenario: a file of tpotscope's own text format,
+or the name of a shipped one. What comes of it is marked as SIMULATED
+everywhere.
+
+The shipped ones:
+` + wrap(scenarios(), "  "),
 		Example: `  tpotscope import demo -o ./demo-run
   tpotscope report ./demo-run`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -145,42 +157,53 @@ name of a shipped one. What comes of a scenario is marked as simulated everywher
 }
 
 func (a *app) configCommand() *cobra.Command {
+	var checkJSON, printJSON bool
 	cmd := &cobra.Command{
-		Use: "config", GroupID: "check", Short: "check or print the agent's configuration", Args: cobra.ArbitraryArgs, RunE: groupOnly,
+		Use: "config", GroupID: "check", Short: "check or print the configuration", Args: cobra.ArbitraryArgs, RunE: groupOnly,
+		Long: `Config checks or prints the configuration that the other commands use. A flag
+wins over a variable ` + variablePrefix + `KEY, that over the file, that over the OTEL_*
+variables, and those over the defaults.`,
+		Example: `  tpotscope config check /etc/tpotscope/config.yaml
+  tpotscope config print --set nvml.period=200ms
+  TPOTSCOPE_SCRAPE_INTERVAL=2s tpotscope config print --json`,
 	}
-	cmd.AddCommand(
-		&cobra.Command{
-			Use: "check [FILE]", Short: "check a configuration file and say every fault at once", Args: cobra.MaximumNArgs(1),
-			Example: "  tpotscope config check /etc/tpotscope/config.yaml",
-			RunE: func(_ *cobra.Command, args []string) error {
-				if len(args) == 1 {
-					a.config = args[0]
-				}
-				if _, err := a.load(nil); err != nil {
-					return err
-				}
-				_, err := fmt.Fprintln(a.out, "configuration is fine")
-				return err
-			},
+	check := &cobra.Command{
+		Use: "check [FILE]", Short: "check the configuration and say every fault at once", Args: cobra.MaximumNArgs(1),
+		Long: `Check reads the file, the environment and the flags as the agent would, and says
+every fault at once: each with its line and key where it is the file's.`,
+		Example: "  tpotscope config check /etc/tpotscope/config.yaml",
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				a.config = args[0]
+			}
+			return a.checkConfig(checkJSON)
 		},
-		&cobra.Command{
-			Use: "print", Short: "print every value and where it came from", Args: cobra.NoArgs,
-			Example: "  tpotscope config print --set nvml.period=200ms",
-			RunE: func(*cobra.Command, []string) error {
-				flags, err := a.overrides()
-				if err != nil {
-					return err
-				}
-				_, all, err := loadConfig(a.env, a.env.configFile(a.config), flags)
-				if err != nil {
-					return &exitStatus{exitUsage, fmt.Errorf("configuration: %w", err)}
-				}
-				return printSettings(a.out, all)
-			},
-		},
-	)
+	}
+	show := &cobra.Command{
+		Use: "print", Short: "print every value and where it came from",
+		Long: `Print prints every value and where it came from, in the form of a file. Values
+of headers are secrets, and are not shown.`,
+		Example: "  tpotscope config print --set nvml.period=200ms",
+		RunE:    func(*cobra.Command, []string) error { return a.printConfig(printJSON) },
+	}
+	check.Flags().BoolVar(&checkJSON, "json", false, "print the outcome as JSON (schema "+configSchema+")")
+	show.Flags().BoolVar(&printJSON, "json", false, "print as JSON (schema "+configSchema+")")
+	cmd.AddCommand(check, show)
 	for _, c := range cmd.Commands() {
+		if c.Args == nil {
+			c.Args = none
+		}
 		c.Args = usageArgs(c.Args)
 	}
 	return cmd
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", GroupID: "check", Short: "print the version", Example: "  tpotscope version",
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintf(a.out, "tpotscope %s, %s, %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		},
+	}
 }

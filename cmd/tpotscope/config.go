@@ -1,7 +1,8 @@
 package main
 
 import (
-	"bytes"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,15 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
 
 	"github.com/tpotscope/tpotscope/agent"
+	"github.com/tpotscope/tpotscope/nvml/sim"
 )
 
 // setting is one value of the configuration by its dotted key.
@@ -49,21 +49,20 @@ func appendSettings(all []*setting, prefix string, v reflect.Value) []*setting {
 
 // envName returns the environment variable of a key: TPOTSCOPE_ and the key in capitals, dots as underscores.
 func envName(key string) string {
-	return "TPOTSCOPE_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+	return variablePrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 }
 
-// loadConfig puts a configuration together: flags over environment over file over defaults. Flags are dotted keys.
+// loadConfig puts a configuration together: flags over environment over file over the OTEL_* variables over defaults.
+// Flags are dotted keys. The error joins every fault of every layer.
 func loadConfig(env environment, file string, flags map[string]string) (agent.Config, []*setting, error) {
 	cfg := agent.DefaultConfig()
 	cfg.StateDir, cfg.Socket = env.stateDir(), env.socket()
 	cfg.Version = version
 	all := settings(&cfg)
-	if file != "" {
-		if err := readConfigFile(&cfg, all, file); err != nil {
-			return cfg, all, err
-		}
-	}
 	var errs []error
+	if file != "" {
+		errs = append(errs, readConfigFile(all, file))
+	}
 	for _, s := range all {
 		if text, ok := env.lookup(envName(s.key)); ok {
 			errs = append(errs, s.set(text, "env "+envName(s.key)))
@@ -72,15 +71,99 @@ func loadConfig(env environment, file string, flags map[string]string) (agent.Co
 			errs = append(errs, s.set(text, "flag"))
 		}
 	}
+	errs = append(errs, unknownVariables(env, all))
 	for _, key := range slices.Sorted(maps.Keys(flags)) {
 		if !slices.ContainsFunc(all, func(s *setting) bool { return s.key == key }) {
 			errs = append(errs, unknownKey(key, all))
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return cfg, all, err
+	errs = append(errs, takeOTel(env, &cfg, all), originOf(cfg.Validate(), all))
+	return cfg, all, errors.Join(errs...)
+}
+
+// takeOTel fills what no layer above states from the OTEL_* variables.
+func takeOTel(env environment, cfg *agent.Config, all []*setting) error {
+	byKey := map[string]*setting{}
+	for _, s := range all {
+		byKey[s.key] = s
 	}
-	return cfg, all, cfg.Validate()
+	stated := cfg.OTLP
+	if byKey["otlp.interval"].origin == "default" {
+		stated.Interval = 0
+	}
+	filled, _, err := stated.WithVariables(env.get)
+	if err != nil {
+		return err
+	}
+	filled.Interval = cmp.Or(filled.Interval, cfg.OTLP.Interval)
+	cfg.OTLP = filled
+	for key, name := range filled.Origins {
+		s := byKey["otlp."+key]
+		if s.origin == "default" {
+			s.origin = "env " + name
+		} else {
+			s.origin += ", env " + name
+		}
+	}
+	return nil
+}
+
+// originOf adds to faults of an OTLP endpoint which variable it came from: who reads them has not set the key.
+func originOf(err error, all []*setting) error {
+	var errs []error
+	for _, e := range leaves(err) {
+		for _, s := range all {
+			signal, ok := strings.CutSuffix(s.key, ".url")
+			from, env := strings.CutPrefix(s.origin, "env OTEL_")
+			if ok && env && (strings.HasPrefix(e.Error(), signal+":") || signal == "otlp.endpoint" && strings.HasPrefix(e.Error(), "otlp.") && strings.Contains(e.Error(), ": endpoint: ")) {
+				e = fmt.Errorf("%w (OTEL_%s)", e, from)
+				break
+			}
+		}
+		errs = append(errs, e)
+	}
+	return errors.Join(errs...)
+}
+
+// leaves returns the errors that err joins, at any depth.
+func leaves(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only a joined error itself is taken apart
+	if !ok {
+		if err == nil {
+			return nil
+		}
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, leaves(e)...)
+	}
+	return all
+}
+
+// variablePrefix is what this program's own variables begin with.
+const variablePrefix = "TPOTSCOPE_"
+
+// unknownVariables names every variable that looks like a setting and is none.
+func unknownVariables(env environment, all []*setting) error {
+	if env.names == nil {
+		return nil
+	}
+	known := []string{configVariable, sim.EnvPage}
+	for _, s := range all {
+		known = append(known, envName(s.key))
+	}
+	var errs []error
+	for _, name := range env.names() {
+		switch near := nearest(name, known); {
+		case !strings.HasPrefix(name, variablePrefix), slices.Contains(known, name):
+		case near != "":
+			errs = append(errs, fmt.Errorf("%s: no such variable (did you mean %s?)", name, near))
+		default:
+			errs = append(errs, fmt.Errorf("%s: no such variable", name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // set gives the setting a value written as YAML. Text is taken as it stands, so that an address may hold what YAML
@@ -101,98 +184,6 @@ func (s *setting) set(text, origin string) error {
 	s.value.Set(fresh.Elem())
 	s.origin = origin
 	return nil
-}
-
-// readConfigFile reads a file over what cfg holds. What the file leaves open or empty stays as it is.
-func readConfigFile(cfg *agent.Config, all []*setting, file string) error {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return fmt.Errorf("read config: %w", err)
-	}
-	if err := checkDurations(text, all); err != nil {
-		return fmt.Errorf("read config %s: %w", file, err)
-	}
-	var there map[string]any
-	if err := yaml.Unmarshal(text, &there); err != nil {
-		return fmt.Errorf("read config %s: %w", file, explainYAML(err, all))
-	}
-	before := make([]any, len(all))
-	for i, s := range all {
-		before[i] = s.value.Interface()
-	}
-	if err := yaml.UnmarshalWithOptions(text, cfg, yaml.Strict(), yaml.DisallowUnknownField()); err != nil {
-		return fmt.Errorf("read config %s: %w", file, explainYAML(err, all))
-	}
-	for i, s := range all {
-		if present(there, strings.Split(s.key, ".")) {
-			s.origin = "file " + file
-		} else {
-			s.value.Set(reflect.ValueOf(before[i]))
-		}
-	}
-	return nil
-}
-
-// present reports whether a file gives the key a value.
-func present(m map[string]any, path []string) bool {
-	v := m[path[0]]
-	if len(path) == 1 {
-		return v != nil
-	}
-	below, ok := v.(map[string]any)
-	return ok && present(below, path[1:])
-}
-
-// checkDurations names every duration of a file that is none, with its place. A file that is no YAML passes: who decodes
-// it says so.
-func checkDurations(text []byte, all []*setting) error {
-	var errs []error
-	for _, s := range all {
-		if s.value.Type() != reflect.TypeFor[time.Duration]() {
-			continue
-		}
-		path, err := yaml.PathString("$." + s.key)
-		if err != nil {
-			return fmt.Errorf("find %s: %w", s.key, err)
-		}
-		node, err := path.ReadNode(bytes.NewReader(text))
-		if err != nil || node == nil || node.Type() == ast.NullType {
-			continue
-		}
-		if _, err := time.ParseDuration(node.GetToken().Value); err != nil {
-			at := node.GetToken().Position
-			errs = append(errs, fmt.Errorf("[%d:%d] %s: %q is not a duration such as 110ms or 2s", at.Line, at.Column, s.key, node.String()))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-var (
-	unknownField = regexp.MustCompile(`unknown field "([^"]+)"`)
-	wrongType    = regexp.MustCompile(`cannot unmarshal (\S+) into Go (?:struct field|value) (?:\S+ )?of type (\S+)`)
-)
-
-// explainYAML says a decoder's complaint in words of the file, and adds the nearest key to one about an unknown key. The
-// position is in it already.
-func explainYAML(err error, all []*setting) error {
-	text := strings.TrimRight(yaml.FormatError(err, false, true), "\n ")
-	text = wrongType.ReplaceAllString(text, "$1 where $2 is wanted")
-	if m := unknownField.FindStringSubmatch(text); m != nil {
-		if near := nearest(m[1], leafNames(all)); near != "" {
-			return fmt.Errorf("%s\n(did you mean %q?)", text, near)
-		}
-	}
-	return errors.New(text)
-}
-
-func leafNames(all []*setting) []string {
-	var names []string
-	for _, s := range all {
-		names = append(names, strings.Split(s.key, ".")...)
-	}
-	names = append(names, "name", "engine_url", "gpus", "model", "dtype", "kv_dtype", "tp")
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 func unknownKey(key string, all []*setting) error {
@@ -240,6 +231,7 @@ func edits(a, b string) int {
 // environment is what the command reads from the process's environment, so that tests can hand in another.
 type environment struct {
 	lookup     func(string) (string, bool)
+	names      func() []string // of all variables, in order; nil: none is known
 	root       bool
 	terminated func() bool // the end was asked for by SIGTERM, not from a keyboard; nil: no
 }
@@ -249,15 +241,19 @@ func (e environment) get(name string) string {
 	return v
 }
 
-// stateDir is /var/lib/tpotscope for root, else the user's state directory.
+// stateDir is /var/lib/tpotscope for root, else the user's state directory; empty if there is none.
 func (e environment) stateDir() string {
 	if e.root {
 		return "/var/lib/tpotscope"
 	}
-	if dir := e.get("XDG_STATE_HOME"); dir != "" {
+	// A relative one is to be ignored (XDG Base Directory Specification).
+	if dir := e.get("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "tpotscope")
 	}
-	return filepath.Join(e.get("HOME"), ".local", "state", "tpotscope")
+	if home := e.get("HOME"); filepath.IsAbs(home) {
+		return filepath.Join(home, ".local", "state", "tpotscope")
+	}
+	return ""
 }
 
 // socket is below /run for root, else below the user's runtime directory.
@@ -265,11 +261,17 @@ func (e environment) socket() string {
 	if e.root {
 		return "/run/tpotscope/agent.sock"
 	}
-	if dir := e.get("XDG_RUNTIME_DIR"); dir != "" {
+	if dir := e.get("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "tpotscope", "agent.sock")
 	}
-	return filepath.Join(e.stateDir(), "agent.sock")
+	if dir := e.stateDir(); dir != "" {
+		return filepath.Join(dir, "agent.sock")
+	}
+	return ""
 }
+
+// configVariable names the file to read.
+const configVariable = variablePrefix + "CONFIG"
 
 // defaultConfigFile is read when no file is named and it exists.
 const defaultConfigFile = "/etc/tpotscope/config.yaml"
@@ -278,7 +280,7 @@ const defaultConfigFile = "/etc/tpotscope/config.yaml"
 // one.
 func (e environment) configFile(named string) string {
 	if named == "" {
-		named = e.get("TPOTSCOPE_CONFIG")
+		named = e.get(configVariable)
 	}
 	if named != "" {
 		return named
@@ -302,4 +304,93 @@ func (s *setting) text() string {
 		return fmt.Sprint(s.value.Interface())
 	}
 	return strings.TrimSpace(string(b))
+}
+
+// configSchema names the JSON form of what config says.
+const configSchema = "tpotscope.config/1"
+
+// configJSON is what config says, for programs.
+type configJSON struct {
+	Schema   string        `json:"schema"`
+	File     string        `json:"file,omitempty"` // empty: none was read
+	Faults   []string      `json:"faults"`
+	Warnings []string      `json:"warnings"`
+	Settings []settingJSON `json:"settings,omitempty"`
+}
+
+type settingJSON struct {
+	Key    string `json:"key"`
+	Value  string `json:"value"` // as in a file
+	Origin string `json:"origin"`
+}
+
+// readSettings reads the configuration for config, which says what is wrong with it itself.
+func (a *app) readSettings() ([]*setting, *configJSON, error) {
+	flags, err := a.overrides()
+	if err != nil {
+		return nil, nil, err
+	}
+	said := &configJSON{Schema: configSchema, File: a.env.configFile(a.config), Faults: []string{}, Warnings: []string{}}
+	cfg, all, err := loadConfig(a.env, said.File, flags)
+	for _, e := range leaves(err) {
+		said.Faults = append(said.Faults, e.Error())
+	}
+	if _, warnings, werr := cfg.OTLP.WithVariables(a.env.get); werr == nil {
+		said.Warnings = append(said.Warnings, warnings...)
+	}
+	if err != nil {
+		err = &exitStatus{exitUsage, fmt.Errorf("configuration: %w", err)}
+	}
+	return all, said, err
+}
+
+// checkConfig says whether the configuration is one, and which was checked.
+func (a *app) checkConfig(asJSON bool) error {
+	_, said, err := a.readSettings()
+	if said == nil {
+		return err
+	}
+	if asJSON {
+		if werr := a.writeJSON(said); werr != nil {
+			return werr
+		}
+		if err != nil {
+			err = &exitStatus{code: exitUsage} // the faults are in what is printed
+		}
+		return err
+	}
+	for _, w := range said.Warnings {
+		a.say("warning: %s\n", w)
+	}
+	if err != nil {
+		return err
+	}
+	checked := said.File
+	if checked == "" {
+		checked = "the defaults, for there is no " + defaultConfigFile
+	}
+	_, err = fmt.Fprintf(a.out, "configuration is fine: %s\n", checked)
+	return err
+}
+
+// printConfig prints every value and where it came from.
+func (a *app) printConfig(asJSON bool) error {
+	all, said, err := a.readSettings()
+	switch {
+	case err != nil:
+		return err
+	case !asJSON:
+		return printSettings(a.out, all)
+	}
+	for _, s := range all {
+		said.Settings = append(said.Settings, settingJSON{s.key, s.text(), s.origin})
+	}
+	return a.writeJSON(said)
+}
+
+func (a *app) writeJSON(v any) error {
+	enc := json.NewEncoder(a.out)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
 }

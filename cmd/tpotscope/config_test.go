@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,7 +15,7 @@ import (
 )
 
 func TestConfigFiles(t *testing.T) {
-	env := environment{lookup: func(string) (string, bool) { return "", false }}
+	env := environment{lookup: func(string) (string, bool) { return "", false }, root: true}
 	files, err := filepath.Glob("testdata/*.yml")
 	must(t, err)
 	good, bad := 0, 0
@@ -177,4 +178,133 @@ func TestNearest(t *testing.T) {
 			t.Errorf("nearest(%q) = %q, want %q", tt.key, got, tt.want)
 		}
 	}
+}
+
+func TestAnchorsAndMergesAreFollowed(t *testing.T) {
+	env := environment{lookup: func(string) (string, bool) { return "", false }, root: true}
+	cfg, _, err := loadConfig(env, "testdata/anchors.good.yml", nil)
+	must(t, err)
+	if cfg.Host.Interval != time.Second || len(cfg.Targets) != 2 || cfg.Targets[1].Name != "code" || cfg.Targets[1].EngineURL != cfg.Targets[0].EngineURL {
+		t.Errorf("host %+v, targets %+v", cfg.Host, cfg.Targets)
+	}
+}
+
+func TestAVariableThatIsNoneIsAnError(t *testing.T) {
+	p := newPlace(t)
+	p.vars["TPOTSCOPE_NVML_PEROID"], p.vars["TPOTSCOPE_XYZZY_QUUX_FROB"], p.vars["TPOTSCOPE_NVML_SIM"], p.vars["OTHER"] = "1s", "", "/page", "x"
+	_, _, err := loadConfig(p.env(), "", nil)
+	want := "TPOTSCOPE_NVML_PEROID: no such variable (did you mean TPOTSCOPE_NVML_PERIOD?)\nTPOTSCOPE_XYZZY_QUUX_FROB: no such variable"
+	if err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+}
+
+func TestWithoutAHomeTheStateDirectoryHasToBeSet(t *testing.T) {
+	for name, vars := range map[string]map[string]string{
+		"no home": {}, "a home that is no path": {"HOME": "."}, "relative places": {"XDG_STATE_HOME": "state", "XDG_RUNTIME_DIR": "run"},
+	} {
+		p := &place{vars: vars}
+		cfg, _, err := loadConfig(p.env(), "", nil)
+		if err == nil || !strings.HasPrefix(err.Error(), "state_dir: missing, ") || !strings.Contains(err.Error(), "HOME") || cfg.StateDir+cfg.Socket != "" {
+			t.Errorf("%s: state %q, socket %q, %v", name, cfg.StateDir, cfg.Socket, err)
+		}
+	}
+}
+
+func TestOTelVariablesAreShownAndChecked(t *testing.T) {
+	p := newPlace(t)
+	p.vars["OTEL_EXPORTER_OTLP_ENDPOINT"], p.vars["OTEL_METRIC_EXPORT_INTERVAL"] = "http://collector:4318", "15000"
+	p.vars["OTEL_EXPORTER_OTLP_HEADERS"], p.vars["OTEL_EXPORTER_OTLP_PROTOCOL"] = "authorization=s3cret", "http/json"
+	text := p.run(t, "config", "print").want(t, exitOK).out
+	for _, line := range []string{
+		`    url: "http://collector:4318" # env OTEL_EXPORTER_OTLP_ENDPOINT`, "  interval: 15s # env OTEL_METRIC_EXPORT_INTERVAL",
+		"    headers: {1 headers, values not shown} # env OTEL_EXPORTER_OTLP_HEADERS", "    enabled: true # default",
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(text), " "), strings.Join(strings.Fields(line), " ")) {
+			t.Errorf("lacks %s:\n%s", line, text)
+		}
+	}
+	if strings.Contains(text, "s3cret") {
+		t.Error("a header's value is printed")
+	}
+	if got := p.run(t, "config", "print", "--set", "otlp.interval=10s").want(t, exitOK).out; !strings.Contains(got, "  interval: 10s ") {
+		t.Errorf("a flag does not win:\n%s", got)
+	}
+	if got := p.run(t, "config", "check").want(t, exitOK); !strings.Contains(got.err, "warning: OTEL_EXPORTER_OTLP_PROTOCOL") {
+		t.Errorf("stderr %q", got.err)
+	}
+	p.vars["OTEL_EXPORTER_OTLP_ENDPOINT"] = "ftp://collector"
+	if got := p.run(t, "config", "check").want(t, exitUsage); !strings.Contains(got.err, "otlp.metrics: ") || !strings.Contains(got.err, "(OTEL_EXPORTER_OTLP_ENDPOINT)") {
+		t.Errorf("stderr %q", got.err)
+	}
+	p.vars["OTEL_EXPORTER_OTLP_TIMEOUT"] = "10s"
+	if got := p.run(t, "config", "check").want(t, exitUsage); !strings.Contains(got.err, "OTEL_EXPORTER_OTLP_TIMEOUT: want a number of milliseconds") {
+		t.Errorf("stderr %q", got.err)
+	}
+	if got := newPlace(t).run(t, "config", "print").want(t, exitOK).out; !strings.Contains(got, "  interval: 10s ") {
+		t.Errorf("the default interval is not shown:\n%s", got)
+	}
+}
+
+func TestConfigAnswersInJSON(t *testing.T) {
+	p := newPlace(t)
+	read := func(code int, args ...string) configJSON {
+		t.Helper()
+		var c configJSON
+		must(t, json.Unmarshal([]byte(p.run(t, append(append([]string{"config"}, args...), "--json")...).want(t, code).out), &c))
+		if c.Schema != "tpotscope.config/1" {
+			t.Errorf("schema %s", c.Schema)
+		}
+		return c
+	}
+	if c := read(exitOK, "check", "testdata/small.good.yml"); c.File != "testdata/small.good.yml" || len(c.Faults) > 0 {
+		t.Errorf("%+v", c)
+	}
+	if c := read(exitUsage, "check", "testdata/several.bad.yml"); len(c.Faults) < 12 {
+		t.Errorf("%d faults: %q", len(c.Faults), c.Faults)
+	}
+	c := read(exitOK, "print", "--set", "nvml.period=200ms")
+	if i := slices.IndexFunc(c.Settings, func(s settingJSON) bool { return s.Key == "nvml.period" }); i < 0 || c.Settings[i].Value != "200ms" || c.Settings[i].Origin != "flag" {
+		t.Errorf("settings %+v", c.Settings)
+	}
+}
+
+func TestACheckWithoutAFileSaysSo(t *testing.T) {
+	p := newPlace(t)
+	delete(p.vars, "TPOTSCOPE_CONFIG")
+	if _, err := os.Stat(defaultConfigFile); err == nil {
+		t.Skipf("this machine has a %s", defaultConfigFile)
+	}
+	if got := p.run(t, "config", "check").want(t, exitOK); got.out != "configuration is fine: the defaults, for there is no "+defaultConfigFile+"\n" {
+		t.Errorf("stdout %q", got.out)
+	}
+}
+
+// Whatever a file holds, reading it ends, and what it takes can be printed.
+func FuzzConfigFile(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.yml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Add([]byte("nvml: &n {<<: *n, period: 1s}\n"))
+	f.Add([]byte("targets: &t [*t, {<<: *t}]\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		cfg := agent.DefaultConfig()
+		all := settings(&cfg)
+		if err := readConfig(all, "f", text); err != nil && err.Error() == "" {
+			t.Error("an error without a word")
+		}
+		for _, s := range all {
+			if s.text() == "" {
+				t.Errorf("%s cannot be printed", s.key)
+			}
+		}
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -179,8 +180,46 @@ func TestAProxyWithoutAnAgentRelaysAndSaysSo(t *testing.T) {
 		must(t, played[i].Err)
 	}
 	proxy.stop(t)
-	if text := proxy.err.String(); !strings.Contains(text, "agent did not take the last reports") {
+	if text := proxy.err.String(); strings.Count(text, `level=WARN msg="no agent takes reports`) != 1 || !strings.Contains(text, "; not reported: what waited at the end (flush ") {
 		t.Errorf("the proxy says %s", text)
+	}
+}
+
+func TestAProxySaysWhenAnAgentAppears(t *testing.T) {
+	t.Parallel()
+	p, e := newPlace(t), newEngine(t, clients)
+	proxy := p.start(t, "proxy", "--listen", "127.0.0.1:0", "--upstream", e.url)
+	find(t, &proxy.err, `msg="(no agent takes reports)`)
+	ag := p.start(t, "agent", "--nvml", "off", "--set", "metrics.listen=")
+	find(t, &proxy.err, `level=INFO msg="(an agent is there)`)
+	proxy.stop(t)
+	ag.stop(t)
+}
+
+func TestAProxyOnATakenPortSaysThatAlone(t *testing.T) {
+	t.Parallel()
+	taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { must(t, taken.Close()) })
+	got := newPlace(t).run(t, "proxy", "--listen", taken.Addr().String(), "--upstream", "http://127.0.0.1:9").want(t, exitError)
+	if !strings.HasPrefix(got.err, "tpotscope: open proxy: ") || strings.Contains(got.err, "observed") {
+		t.Errorf("stderr %s", got.err)
+	}
+}
+
+// A terminal that is closed ends the agent like any request to end: nothing is left behind.
+func TestAHangUpLeavesNothing(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	c := p.process(t, "agent", "--nvml", "off", "--set", "metrics.listen=")
+	must(t, c.Start())
+	find(t, &c.err, `msg="(agent ready)"`)
+	must(t, c.Process.Signal(syscall.SIGHUP))
+	if err := c.Wait(); err != nil {
+		t.Errorf("the agent ended with %v\n%s", err, &c.err)
+	}
+	if _, err := os.Stat(p.socket); err == nil {
+		t.Error("the socket is still there")
 	}
 }
 

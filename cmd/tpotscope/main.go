@@ -9,12 +9,11 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // version is set by the linker.
@@ -25,21 +24,40 @@ const (
 	exitOK         = 0
 	exitError      = 1
 	exitUsage      = 2
-	exitEvidence   = 3 // not enough evidence to say anything
-	exitNegative   = 4 // a negative verdict
+	exitEvidence   = 3   // not enough evidence to say anything
+	exitNegative   = 4   // a negative verdict
+	exitCannotRun  = 126 // CMD is there and cannot be run, as shells have it
+	exitNotFound   = 127 // CMD is not there
 	exitInterrupt  = 130
 	interruptCodes = 128
 )
 
 func main() {
-	term, stopTerm := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	ends := []os.Signal{syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as it is below nohup
+		ends = append(ends, syscall.SIGHUP)
+	}
+	term, stopTerm := signal.NotifyContext(context.Background(), ends...)
+	// Libraries that log by themselves are not heard: net/http quotes what an upstream sent unasked, which is content.
+	slog.SetDefault(slog.New(slog.DiscardHandler))
 	ctx, stop := signal.NotifyContext(term, os.Interrupt)
-	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) }) // a second signal ends the command at once
-	env := environment{lookup: os.LookupEnv, root: os.Geteuid() == 0, terminated: func() bool { return term.Err() != nil }}
+	context.AfterFunc(ctx, func() { signal.Reset(append(ends, os.Interrupt)...) }) // a second signal ends the command at once
+	env := environment{lookup: os.LookupEnv, names: variableNames, root: os.Geteuid() == 0, terminated: func() bool { return term.Err() != nil }}
 	code := run(ctx, os.Args[1:], streams{os.Stdin, os.Stdout, os.Stderr}, env)
 	stop()
 	stopTerm()
 	os.Exit(code)
+}
+
+// variableNames are those of the process's environment, in order.
+func variableNames() []string {
+	var names []string
+	for _, kv := range os.Environ() {
+		name, _, _ := strings.Cut(kv, "=")
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // streams are the command's own.
@@ -96,10 +114,12 @@ func run(ctx context.Context, args []string, s streams, env environment) int {
 	return exitError
 }
 
-const longHelp = `tpotscope tells why the time per output token (TPOT) of an LLM server on a GPU node is what it is.
+const longHelp = `tpotscope tells why the time per output token (TPOT) of an LLM server on a GPU
+node is what it is.
 
-It samples the GPU's counters, takes the token timestamps of real requests, puts both on one clock, says what bounded
-decode and how sure that is, and sends the correlated series and spans to OpenTelemetry and Prometheus.
+It samples the GPU's counters, takes the token timestamps of real requests, puts
+both on one clock, says what bounded decode and how sure that is, and sends the
+correlated series and spans to OpenTelemetry and Prometheus.
 
 Start with: tpotscope doctor`
 
@@ -115,7 +135,7 @@ func (a *app) root() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(flagError)
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.config, "config", "", "configuration file (default "+defaultConfigFile+" if there is one)")
+	flags.StringVar(&a.config, "config", "", "configuration file (default: "+configVariable+", else "+defaultConfigFile+" if there is one)")
 	flags.StringArrayVar(&a.set, "set", nil, "set one configuration value, as in --set nvml.period=200ms")
 	flags.StringVar(&a.logLevel, "log-level", "info", "debug, info, warn or error")
 	root.AddGroup(
@@ -125,74 +145,13 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(a.commands()...)
 	for _, c := range root.Commands() {
 		if c.Args == nil {
-			c.Args = cobra.NoArgs
+			c.Args = none
 		}
 		c.Args = usageArgs(c.Args)
 	}
+	root.SetHelpCommand(helpCommand())
+	wrapHelp(root)
 	return root
-}
-
-// usage marks an error as one of usage and points to the help.
-func usage(cmd *cobra.Command, err error) error {
-	return &exitStatus{exitUsage, fmt.Errorf("%w\nsee: %s --help", err, cmd.CommandPath())}
-}
-
-func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return usage(cmd, err)
-		}
-		return nil
-	}
-}
-
-var unknownFlag = regexp.MustCompile(`^unknown flag: --(\S+)$`)
-
-// flagError adds the nearest flag to a complaint about an unknown one.
-func flagError(cmd *cobra.Command, err error) error {
-	if m := unknownFlag.FindStringSubmatch(err.Error()); m != nil {
-		var names []string
-		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		if near := nearest(m[1], names); near != "" {
-			err = fmt.Errorf("%w (did you mean --%s?)", err, near)
-		}
-	}
-	return usage(cmd, err)
-}
-
-// needFlags returns an error of usage if one of the flags was not given.
-func needFlags(cmd *cobra.Command, names ...string) error {
-	var missing []string
-	for _, name := range names {
-		if !cmd.Flags().Changed(name) {
-			missing = append(missing, "--"+name)
-		}
-	}
-	if len(missing) > 0 {
-		return usage(cmd, fmt.Errorf("%s needs %s", cmd.Name(), strings.Join(missing, " and ")))
-	}
-	return nil
-}
-
-// groupOnly is what a command does that only holds others.
-func groupOnly(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usage(cmd, unknownCommand(cmd, args[0]))
-	}
-	return cmd.Help()
-}
-
-func unknownCommand(cmd *cobra.Command, name string) error {
-	var names []string
-	for _, c := range cmd.Commands() {
-		if c.IsAvailableCommand() {
-			names = append(names, c.Name())
-		}
-	}
-	if near := nearest(name, names); near != "" {
-		return fmt.Errorf("there is no command %q (did you mean %q?)", name, near)
-	}
-	return fmt.Errorf("there is no command %q", name)
 }
 
 // openLog makes the logger: text on standard error.

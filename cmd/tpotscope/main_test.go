@@ -3,11 +3,15 @@ package main
 import (
 	"bytes"
 	"flag"
+	"maps"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,7 +22,7 @@ import (
 var update = flag.Bool("update", false, "rewrite golden files and the generated tables of the README")
 
 // asCommand makes the test binary the command itself, for what needs a process of its own.
-const asCommand = "TPOTSCOPE_TEST_AS_COMMAND"
+const asCommand = "TEST_AS_TPOTSCOPE_COMMAND"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
@@ -63,7 +67,10 @@ func newPlace(t *testing.T) *place {
 }
 
 func (p *place) env() environment {
-	return environment{lookup: func(name string) (string, bool) { v, ok := p.vars[name]; return v, ok }}
+	return environment{
+		lookup: func(name string) (string, bool) { v, ok := p.vars[name]; return v, ok },
+		names:  func() []string { return slices.Sorted(maps.Keys(p.vars)) },
+	}
 }
 
 // environ is the environment of a process of its own.
@@ -97,7 +104,11 @@ type process struct {
 
 func (p *place) process(t *testing.T, args ...string) *process {
 	t.Helper()
-	c := &process{Cmd: exec.CommandContext(t.Context(), os.Args[0], args...)}
+	argv := append([]string{os.Args[0]}, args...)
+	if signal.Ignored(syscall.SIGHUP) { // below nohup, which the command respects
+		argv = append([]string{"env", "--default-signal=HUP"}, argv...)
+	}
+	c := &process{Cmd: exec.CommandContext(t.Context(), argv[0], argv[1:]...)}
 	c.Env, c.Stdout, c.Stderr = p.environ(), &c.out, &c.err
 	return c
 }

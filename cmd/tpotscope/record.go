@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -18,7 +20,9 @@ import (
 
 	"github.com/tpotscope/tpotscope/agent"
 	"github.com/tpotscope/tpotscope/agent/doctor"
+	"github.com/tpotscope/tpotscope/correlate/hardware"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/exporters/record"
 )
 
 // tail is how long recording goes on after the command ended, so that the window that its last token lies in is whole.
@@ -36,20 +40,30 @@ type recordOptions struct {
 func (a *app) recordCommand() *cobra.Command {
 	var o recordOptions
 	cmd := &cobra.Command{
-		Use: "record [-- CMD...]", GroupID: "ask", Short: "record while a command runs, then report", Args: cobra.ArbitraryArgs,
-		Long: `Record finds the engine, samples GPUs, engine and host while CMD runs (or until --for or Ctrl-C), and then reports. CMD's
-input, output, user and exit code are its own: with a CMD the report goes to standard error. With --listen a proxy stamps the tokens of requests that go through it, and CMD gets
-its address as OPENAI_BASE_URL.`,
+		Use: "record [flags] [-- CMD...]", GroupID: "ask", Short: "record while a command runs, then report", Args: cobra.ArbitraryArgs,
+		Long: `Record finds the engine, samples GPUs, engine and host while CMD runs (or until
+--for or Ctrl-C), and then reports. CMD's input, output, user and exit code are
+its own: with a CMD the report goes to standard error. Without one, record exits
+with 3 if nothing was recorded that a report could tell of.
+
+With --listen a proxy stamps the tokens of requests that go through it, and CMD
+gets its address as OPENAI_BASE_URL.`,
 		Example: `  tpotscope record -- vllm bench serve --model M --num-prompts 200
-  tpotscope record --listen 127.0.0.1:8001 --upstream http://127.0.0.1:8000 -- python my_client.py
+  tpotscope record --listen 127.0.0.1:8001 --upstream http://127.0.0.1:8000 \
+    -- python my_client.py
   tpotscope record --for 60s`,
-		RunE: func(cmd *cobra.Command, args []string) error { return a.record(cmd.Context(), &o, args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := positive(cmd, "for"); err != nil {
+				return err
+			}
+			return a.record(cmd.Context(), &o, args)
+		},
 	}
 	o.register(cmd)
 	fl := cmd.Flags()
 	fl.StringVarP(&o.dir, "output", "o", "", "directory of the recording (default: by time, below the state directory)")
 	fl.StringVar(&o.engine, "engine", "", "base URL of the engine (default: whoever answers on the usual local ports)")
-	fl.StringVar(&o.nvmlSource, "nvml", "", "where counters come from: helper, off, or sim:NAME")
+	fl.StringVar(&o.nvmlSource, "nvml", "", nvmlHelp())
 	fl.StringVar(&o.listen, "listen", "", "HOST:PORT of a proxy for the time of the recording")
 	fl.StringVar(&o.upstream, "upstream", "", "engine that the proxy sends to (default: the engine)")
 	fl.StringVar(&o.model, "model", "", "model, where the engine does not tell")
@@ -59,8 +73,11 @@ its address as OPENAI_BASE_URL.`,
 	return cmd
 }
 
-// record runs an agent of its own around a command.
+// record runs an agent of its own around a command. With a command, the exit code is the command's.
 func (a *app) record(ctx context.Context, o *recordOptions, command []string) error {
+	if err := findCommand(command); err != nil {
+		return err
+	}
 	temp, err := os.MkdirTemp("", "tpotscope-record-")
 	if err != nil {
 		return fmt.Errorf("make a temporary directory: %w", err)
@@ -70,47 +87,101 @@ func (a *app) record(ctx context.Context, o *recordOptions, command []string) er
 	if err != nil {
 		return err
 	}
-	a.say("recording to %s\n", cfg.Record.Dir)
-	ready := make(chan agent.Doors, 1)
-	deps := a.agentDeps()
-	deps.Ready = func(d agent.Doors) { ready <- d }
-	ag, err := agent.New(ctx, cfg, deps, a.quietLog())
+	code, ran, err := a.recordAround(ctx, cfg, o, command)
+	if err != nil && (len(command) == 0 || !ran) {
+		return err
+	}
 	if err != nil {
-		return err
+		a.say("tpotscope: the recording ended early: %v\n", err)
 	}
-	run, stop := context.WithCancel(ctx)
-	defer stop()
-	var g errgroup.Group
-	var code int
-	g.Go(func() error { defer stop(); return ag.Run(run) })
-	g.Go(func() error {
-		defer stop()
-		select {
-		case d := <-ready:
-			var err error
-			code, err = a.during(run, o, command, d)
-			return err
-		case <-run.Done():
-			return nil
-		}
-	})
-	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+	err = a.reportRecording(context.WithoutCancel(ctx), cfg.Record.Dir, o, len(command) > 0)
+	var status *exitStatus
+	switch {
+	case len(command) == 0:
 		return err
-	}
-	if !o.quiet {
-		// An interrupt ends the recording, not the report of it.
-		shown := *a
-		if len(command) > 0 {
-			shown.out = a.err // standard output is the command's
-		}
-		if err := shown.printReport(context.WithoutCancel(ctx), cfg.Record.Dir, &o.reportFlags); err != nil && code == 0 {
-			return err
-		}
+	case err != nil && (!errors.As(err, &status) || status.err != nil):
+		a.say("tpotscope: %v\n", err)
 	}
 	if code != 0 {
 		return &exitStatus{code: code}
 	}
 	return nil
+}
+
+// findCommand makes sure that there is a program of that name, before anything is recorded.
+func findCommand(command []string) error {
+	if len(command) == 0 {
+		return nil
+	}
+	_, err := exec.LookPath(command[0])
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrPermission):
+		return &exitStatus{exitCannotRun, fmt.Errorf("run %s: it is not executable", command[0])}
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		return &exitStatus{exitNotFound, fmt.Errorf("run %s: there is no such command; nothing was recorded", command[0])}
+	}
+	return &exitStatus{exitCannotRun, fmt.Errorf("run %s: %w", command[0], err)}
+}
+
+// recordAround records until the command has ended, or the time is up. It returns the command's exit code, and whether
+// the command was run at all. A recording that ends early does not end the command.
+func (a *app) recordAround(ctx context.Context, cfg agent.Config, o *recordOptions, command []string) (int, bool, error) {
+	ready := make(chan agent.Doors, 1)
+	deps := a.agentDeps()
+	deps.Ready = func(d agent.Doors) {
+		a.say("recording to %s\n", cfg.Record.Dir)
+		ready <- d
+	}
+	ag, err := agent.New(ctx, cfg, deps, a.quietLog())
+	if err != nil {
+		return 0, false, err
+	}
+	run, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan struct{})
+	var g errgroup.Group
+	code, ran := 0, false
+	g.Go(func() error { defer close(ended); return ag.Run(run) })
+	g.Go(func() error {
+		defer stop()
+		select {
+		case d := <-ready:
+			ran = true
+			code = a.during(ctx, o, command, d, ended)
+		case <-ended:
+		case <-run.Done():
+		}
+		return nil
+	})
+	err = g.Wait()
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	return code, ran, err
+}
+
+// reportRecording reports, unless that is not wanted. Beside a command it goes to standard error. Without one there is
+// too little evidence only if nothing was recorded: a recording of an idle node is one.
+func (a *app) reportRecording(ctx context.Context, dir string, o *recordOptions, beside bool) error {
+	shown := *a
+	if beside {
+		shown.out = a.err
+	}
+	var err error
+	if !o.quiet {
+		err = shown.printReport(ctx, dir, &o.reportFlags)
+	}
+	var status *exitStatus
+	if err != nil && (!errors.As(err, &status) || status.code != exitEvidence) {
+		return err
+	}
+	r, err := record.OpenReader(dir)
+	if err == nil && !beside && holdsNothing(r) {
+		err = &exitStatus{exitEvidence, errNothing}
+	}
+	return err
 }
 
 // recordConfig is an agent's configuration for one recording: no doors but the proxy, no ways out, and a directory of
@@ -126,11 +197,22 @@ func (a *app) recordConfig(ctx context.Context, o *recordOptions, temp string) (
 	if holdsRecording(o.dir) {
 		return cfg, &exitStatus{exitUsage, fmt.Errorf("%s holds a recording already: name another directory with -o", o.dir)}
 	}
+	if o.dir, err = filepath.Abs(o.dir); err != nil {
+		return cfg, fmt.Errorf("place the recording: %w", err)
+	}
 	cfg.Record.Enabled, cfg.Record.Dir = true, o.dir
 	cfg.Metrics.Listen, cfg.OTLP.Disabled = "", true
 	cfg.Socket = filepath.Join(temp, "agent.sock") // its path must be short
 	if len(cfg.Targets) == 0 || o.engine != "" {
 		cfg.Targets = a.findTarget(ctx, o)
+	} else if len(cfg.Targets) == 1 {
+		t := &cfg.Targets[0]
+		t.Model, t.DType = cmp.Or(o.model, t.Model), cmp.Or(o.dtype, t.DType)
+	}
+	if o.dtype != "" {
+		if _, err := hardware.LookupDType(o.dtype); err != nil {
+			return cfg, &exitStatus{exitUsage, fmt.Errorf("--dtype: %w", err)}
+		}
 	}
 	cfg.Proxy.Listen, cfg.Proxy.Upstream, cfg.Proxy.Target = "", "", ""
 	if o.listen != "" {
@@ -174,8 +256,9 @@ func (a *app) quietLog() *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
 }
 
-// during waits for the command, the time or the interrupt, and returns the command's exit code.
-func (a *app) during(ctx context.Context, o *recordOptions, command []string, d agent.Doors) (int, error) {
+// during waits for the command, the time or the interrupt, and returns the command's exit code. Without a command it
+// also ends with the recording.
+func (a *app) during(ctx context.Context, o *recordOptions, command []string, d agent.Doors, ended <-chan struct{}) int {
 	if o.length > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, o.length)
@@ -185,17 +268,20 @@ func (a *app) during(ctx context.Context, o *recordOptions, command []string, d 
 		if o.length == 0 {
 			a.say("press Ctrl-C to stop and report\n")
 		}
-		<-ctx.Done()
-		return 0, nil
+		select {
+		case <-ctx.Done():
+		case <-ended:
+		}
+		return 0
 	}
-	code, err := a.runChild(ctx, command, d)
+	code := a.runChild(ctx, command, d)
 	time.Sleep(tail)
-	return code, err
+	return code
 }
 
 // runChild runs the command with this process's own streams. When the end is asked for, the command is asked in the
 // same way, and waited for.
-func (a *app) runChild(ctx context.Context, command []string, d agent.Doors) (int, error) {
+func (a *app) runChild(ctx context.Context, command []string, d agent.Doors) int {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.in, a.out, a.err
 	cmd.Env = os.Environ()
@@ -209,16 +295,17 @@ func (a *app) runChild(ctx context.Context, command []string, d agent.Doors) (in
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
-		return 0, nil
+		return 0
 	case errors.As(err, &exit):
 		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-			return interruptCodes + int(status.Signal()), nil
+			return interruptCodes + int(status.Signal())
 		}
-		return exit.ExitCode(), nil
+		return exit.ExitCode()
 	case ctx.Err() != nil:
-		return exitInterrupt, nil //nolint:nilerr // the interrupt is the reason, and it is in the code
+		return exitInterrupt
 	}
-	return exitError, fmt.Errorf("run %s: %w", command[0], err)
+	a.say("tpotscope: run %s: %v\n", command[0], err)
+	return exitCannotRun
 }
 
 // askToEnd passes on to a command why this process ends. An interrupt from the terminal has reached the command by

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -47,8 +48,10 @@ func TestRecordEndsAsItsCommandDoes(t *testing.T) {
 		"a command that succeeds":      {[]string{"true"}, exitOK, ""},
 		"a command that fails":         {[]string{"sh", "-c", "exit 41"}, 41, ""},
 		"a command that is killed":     {[]string{"sh", "-c", "kill -9 $$"}, 128 + 9, ""},
-		"a command that is not there":  {[]string{"/no/such/command"}, exitError, "run /no/such/command: "},
-		"no command, for a short time": {nil, exitOK, ""},
+		"a command that is not there":  {[]string{"/no/such/command"}, exitNotFound, "run /no/such/command: there is no such command"},
+		"a name that is not there":     {[]string{"no_such_command"}, exitNotFound, "run no_such_command: there is no such command"},
+		"a file that is no program":    {[]string{"./record.go"}, exitCannotRun, "run ./record.go: "},
+		"no command, and nothing told": {nil, exitEvidence, "not enough evidence: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -95,6 +98,35 @@ func TestRecordRefusesARecordingThatIsThere(t *testing.T) {
 	}
 }
 
+// The report has nothing to tell of, and the command went well: its code is what counts.
+func TestAnEmptyReportIsNotTheCommandsFault(t *testing.T) {
+	t.Parallel()
+	for _, flag := range []string{"--for=30s", "--json", "-q"} {
+		if got := newPlace(t).run(t, quick(flag, "--", "true")...); got.code != exitOK {
+			t.Errorf("%s: exit code %d\n%s", flag, got.code, got.err)
+		}
+	}
+	newPlace(t).run(t, quick("--for", "300ms")...).want(t, exitEvidence)
+}
+
+func TestAStartThatGoesWrongLeavesNoRecording(t *testing.T) {
+	t.Parallel()
+	taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { must(t, taken.Close()) })
+	for _, args := range [][]string{
+		quick("--listen", taken.Addr().String(), "--upstream", "http://127.0.0.1:9", "--", "echo", "ran"),
+		quick("--", "no_such_command"),
+		{"demo", "--scenario", "nosuch"},
+	} {
+		p := newPlace(t)
+		got := p.run(t, args...)
+		if entries, err := os.ReadDir(runsDir(p.state)); got.code == exitOK || len(entries) > 0 || strings.Contains(got.err, "recording to") {
+			t.Errorf("%v: exit code %d, left %v (%v), stderr %s", args, got.code, entries, err, got.err)
+		}
+	}
+}
+
 func TestATakenProxyPortEndsTheRecording(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -116,6 +148,7 @@ func TestSignalsReachTheCommand(t *testing.T) {
 	}{
 		"an interrupt":            {syscall.SIGINT, "ready\nint\n", 5},
 		"the request for its end": {syscall.SIGTERM, "ready\nterm\n", 6},
+		"the end of the terminal": {syscall.SIGHUP, "ready\nterm\n", 6},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

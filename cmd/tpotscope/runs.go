@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +24,7 @@ func runsDir(stateDir string) string { return filepath.Join(stateDir, "recording
 
 // freshRun returns a directory for a recording that begins at this moment, which nobody has made yet.
 func freshRun(stateDir, prefix string) string {
-	dir := filepath.Join(runsDir(stateDir), prefix+time.Now().Format("2006-01-02T15-04-05"))
+	dir := filepath.Join(runsDir(stateDir), prefix+time.Now().UTC().Format("2006-01-02T15-04-05Z"))
 	for unique, n := dir, 2; ; n++ {
 		if _, err := os.Stat(unique); err != nil {
 			return unique
@@ -32,38 +33,96 @@ func freshRun(stateDir, prefix string) string {
 	}
 }
 
+// findRun returns the directory of the recording that is asked for, and says which it passed over.
+func (a *app) findRun(stateDir, run string) (string, error) {
+	dir, passed, err := findRun(stateDir, run)
+	if err != nil {
+		return "", &exitStatus{exitUsage, err}
+	}
+	if len(passed) > 0 {
+		a.say("%s is %s: passed over %s, which %s nothing\n", run, filepath.Base(dir), strings.Join(passed, ", "), plural(len(passed), "holds", "hold"))
+	}
+	return dir, nil
+}
+
 // findRun returns the directory of a recording: a path, or @last, @prev or @NAME of those below the state directory.
-func findRun(stateDir, run string) (string, error) {
+// @last and @prev are of those that hold something; it returns the names of the later ones that do not.
+func findRun(stateDir, run string) (string, []string, error) {
 	name, short := strings.CutPrefix(run, "@")
 	if !short {
 		switch st, err := os.Stat(run); {
 		case err != nil:
-			return "", fmt.Errorf("no recording at %s (a directory, or @last, @prev, @NAME)", run)
+			return "", nil, fmt.Errorf("no recording at %s (a directory, or @last, @prev, @NAME)", run)
 		case !st.IsDir():
-			return "", fmt.Errorf("%s is a file: `tpotscope import %s` makes a recording of what it understands", run, run)
+			return "", nil, fmt.Errorf("%s is a file: `tpotscope import %s` makes a recording of what it understands", run, run)
+		case !holdsRecording(run):
+			return "", nil, fmt.Errorf("no recording at %s: the directory has no meta.json", run)
 		}
-		return run, nil
+		return run, nil, nil
 	}
 	dirs, err := listRuns(runsDir(stateDir))
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	switch {
-	case name != "last" && name != "prev":
-		if slices.Contains(dirs, name) || name == agentRun && holdsRecording(filepath.Join(runsDir(stateDir), name)) {
-			return filepath.Join(runsDir(stateDir), name), nil
-		}
-		if near := nearest(name, dirs); near != "" {
-			return "", fmt.Errorf("no recording @%s below %s (did you mean @%s?)", name, runsDir(stateDir), near)
-		}
-		return "", fmt.Errorf("no recording @%s below %s", name, runsDir(stateDir))
-	case name == "last" && len(dirs) > 0:
-		return filepath.Join(runsDir(stateDir), dirs[len(dirs)-1]), nil
-	case name == "prev" && len(dirs) > 1:
-		return filepath.Join(runsDir(stateDir), dirs[len(dirs)-2]), nil
+	if name == "last" || name == "prev" {
+		return latestRun(runsDir(stateDir), dirs, name)
 	}
-	return "", fmt.Errorf("there are %d recordings below %s, so there is no @%s: make one with `tpotscope record`",
-		len(dirs), runsDir(stateDir), name)
+	if slices.Contains(dirs, name) || name == agentRun && holdsRecording(filepath.Join(runsDir(stateDir), name)) {
+		return filepath.Join(runsDir(stateDir), name), nil, nil
+	}
+	if near := nearest(name, append(dirs, "last", "prev")); near != "" {
+		return "", nil, fmt.Errorf("no recording @%s below %s (did you mean @%s?)", name, runsDir(stateDir), near)
+	}
+	return "", nil, fmt.Errorf("no recording @%s below %s", name, runsDir(stateDir))
+}
+
+// latestRun returns the last recording of dirs that holds something, or the one before it, and those passed over.
+func latestRun(base string, dirs []string, name string) (string, []string, error) {
+	nth := 1
+	if name == "prev" {
+		nth = 2
+	}
+	var passed []string
+	found := 0
+	for _, d := range slices.Backward(dirs) {
+		dir := filepath.Join(base, d)
+		if r, err := record.OpenReader(dir); err != nil || holdsNothing(r) {
+			passed = append(passed, d)
+			continue
+		}
+		if found++; found == nth {
+			return dir, passed, nil
+		}
+	}
+	empty := ""
+	if len(passed) > 0 {
+		empty = fmt.Sprintf(" that %s something", plural(found, "holds", "hold"))
+	}
+	return "", nil, fmt.Errorf("there %s %d %s below %s%s, so there is no @%s: make one with `tpotscope record`",
+		plural(found, "is", "are"), found, plural(found, "recording", "recordings"), base, empty, name)
+}
+
+// plural returns the word for n things.
+func plural(n int, one, more string) string {
+	if n == 1 {
+		return one
+	}
+	return more
+}
+
+// holdsNothing reports whether a recording holds neither counters nor an engine's metrics nor requests.
+func holdsNothing(r *record.Reader) bool {
+	return !some(r.Samples()) && !some(r.Requests()) && !some(r.Opens()) && !some(r.Engine())
+}
+
+// some reports whether there is a row.
+func some[T any](rows iter.Seq2[*T, error]) bool {
+	for _, err := range rows {
+		if err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // agentRun is the name of the agent's own recording. It is never the last one: it goes on.
@@ -111,8 +170,16 @@ type span struct {
 	since, until string
 }
 
-// instant places a moment of the command line on the recording's timeline: RFC 3339, a time of day of the recording's
-// first day in local time, or a duration since the recording's start, before its end if negative.
+// Forms of a moment on the command line, beside durations. What names no zone is in that of the reports, UTC.
+var (
+	dateForms = []string{
+		time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02",
+	}
+	dayForms = []string{"15:04:05", "15:04"}
+)
+
+// instant places a moment of the command line on the recording's timeline: a date and time, a time of day of the
+// recording's first day, or a duration since the recording's start, before its end if negative.
 func instant(text string, first, last timeline.Instant, a timeline.Anchor) (timeline.Instant, error) {
 	if d, err := time.ParseDuration(text); err == nil {
 		if d < 0 {
@@ -120,17 +187,20 @@ func instant(text string, first, last timeline.Instant, a timeline.Anchor) (time
 		}
 		return first.Add(d), nil
 	}
-	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
-		return a.Instant(t.UnixNano()), nil
+	bare := strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(text), "UTC"))
+	for _, form := range dateForms {
+		if t, err := time.ParseInLocation(form, bare, time.UTC); err == nil {
+			return a.Instant(t.UnixNano()), nil
+		}
 	}
-	for _, layout := range []string{"15:04:05", "15:04"} {
-		if t, err := time.Parse(layout, text); err == nil {
-			day := time.Unix(0, a.Unix(first)).Local() //nolint:gosmopolitan // people type the time of their own clock
-			at := time.Date(day.Year(), day.Month(), day.Day(), t.Hour(), t.Minute(), t.Second(), 0, day.Location())
+	for _, form := range dayForms {
+		if t, err := time.Parse(form, bare); err == nil {
+			day := time.Unix(0, a.Unix(first)).UTC()
+			at := time.Date(day.Year(), day.Month(), day.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
 			return a.Instant(at.UnixNano()), nil
 		}
 	}
-	return 0, fmt.Errorf("%q is no time: want a duration since the start (90s; -5m counts from the end), 15:04:05, or 2006-01-02T15:04:05Z", text)
+	return 0, fmt.Errorf("%q is no time: want a duration since the start (90s; -5m counts from the end), 15:04:05 or 2006-01-02 15:04:05, both in UTC, or 2006-01-02T15:04:05Z", text)
 }
 
 // replayRun replays the recording in dir and hands each piece of output to emit.

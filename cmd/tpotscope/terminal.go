@@ -29,6 +29,12 @@ func terminalOf(stream any) (int, bool) {
 	return int(size.Col), true
 }
 
+// escapes reports whether a stream is a terminal that understands escapes.
+func (a *app) escapes(stream any) bool {
+	_, terminal := terminalOf(stream)
+	return terminal && a.env.get("TERM") != "dumb"
+}
+
 // say prints to standard error, for people. That nobody may be there to read it is no error.
 func (a *app) say(format string, args ...any) { _, _ = fmt.Fprintf(a.err, format, args...) }
 
@@ -46,7 +52,7 @@ const progressAfter = 500 * time.Millisecond
 
 func (a *app) progress(what string) *progress {
 	p := &progress{what: what, begun: time.Now()}
-	if _, ok := terminalOf(a.err); ok {
+	if a.escapes(a.err) {
 		p.w = a.err
 	}
 	return p
