@@ -150,6 +150,9 @@ func (p *parser) duration(words []string) error {
 	if err != nil {
 		return err
 	}
+	if p.s.Length != 0 { // spans were read by the first
+		return errors.New("given twice")
+	}
 	if p.s.Length, err = parseDuration(w); err == nil && p.s.Length == 0 {
 		err = errRange
 	}

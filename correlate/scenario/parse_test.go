@@ -103,6 +103,7 @@ func TestParseSaysWhatIsWrongAndWhere(t *testing.T) {
 		{"a GPU used twice", "duration 1s\ngpu h100\ntarget a model=Llama-3.1-8B gpus=0\ntarget b model=Llama-3.1-8B gpus=0", "gpu 0 is already in use"},
 		{"nothing", "", "no duration"},
 		{"a key twice", head + "load streams=1 streams=2 prompt=1 output=1", `key "streams" is given twice`},
+		{"two durations", head + "duration 5s", "duration: given twice"},
 		{"no duration first", "gpu h100", "duration must come before gpu"},
 		{"four bits in a cache", "duration 1s\ngpu h100\ntarget a model=Llama-3.1-8B kv=awq", "kv=awq is no format for a KV cache"},
 	}
