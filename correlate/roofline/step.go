@@ -188,15 +188,3 @@ func (m *Model) Floor(st Step) float64 {
 func (m *Model) Expected(st Step, bandwidth, tensor, smClockHz float64) float64 {
 	return m.Cost(st, Rates{Bandwidth: bandwidth, Tensor: tensor, SMClockHz: smClockHz, ExpertPart: 1}).Seconds
 }
-
-// Limit names what a step takes most of its time for at the given conditions: "memory", "compute" or "communication".
-func (m *Model) Limit(st Step, r Rates) string {
-	c := m.Cost(st, r)
-	switch {
-	case c.FixedS >= c.MemoryS && c.FixedS >= c.ComputeS && c.FixedS > 0:
-		return "communication"
-	case c.ComputeS > c.MemoryS:
-		return "compute"
-	}
-	return "memory"
-}
