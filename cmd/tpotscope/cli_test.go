@@ -274,7 +274,7 @@ func TestHelpFitsATerminal(t *testing.T) {
 		c.SetOut(&out)
 		c.InitDefaultHelpFlag()
 		must(t, c.Help())
-		for _, line := range strings.Split(out.String(), "\n") {
+		for line := range strings.SplitSeq(out.String(), "\n") {
 			if n := utf8.RuneCountInString(line); n > helpWidth {
 				t.Errorf("%s: %d columns: %s", c.CommandPath(), n, line)
 			}

@@ -127,7 +127,7 @@ func originOf(err error, all []*setting) error {
 
 // leaves returns the errors that err joins, at any depth.
 func leaves(err error) []error {
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only a joined error itself is taken apart
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		if err == nil {
 			return nil

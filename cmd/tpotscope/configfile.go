@@ -94,11 +94,10 @@ func (f *configFile) resolve(n ast.Node) ast.Node {
 
 // pairs calls each with the pairs of a mapping, those that are merged into it among them.
 func (f *configFile) pairs(n ast.Node, key string, each func(name string, v *ast.MappingValueNode)) {
-	switch n.Type() {
-	case ast.MappingType, ast.MappingValueType:
-	case ast.NullType:
+	if n.Type() == ast.NullType {
 		return
-	default:
+	}
+	if t := n.Type(); t != ast.MappingType && t != ast.MappingValueType {
 		f.fault(n, key, "%s where a mapping is wanted", describe(n))
 		return
 	}
@@ -293,14 +292,14 @@ func scalar(n ast.Node) string {
 // fits reports whether a value of a file can be one of that kind.
 func fits(n ast.Node, kind reflect.Kind) bool {
 	t := n.Type()
-	switch kind {
-	case reflect.Bool:
+	switch { //nolint:staticcheck // a tagged switch would have to name every kind there is
+	case kind == reflect.Bool:
 		return t == ast.BoolType
-	case reflect.String:
+	case kind == reflect.String:
 		return t == ast.StringType || t == ast.LiteralType || t == ast.IntegerType || t == ast.FloatType
-	case reflect.Float32, reflect.Float64:
+	case kind == reflect.Float64:
 		return t == ast.FloatType || t == ast.IntegerType
-	case reflect.Int, reflect.Int64:
+	case kind == reflect.Int || kind == reflect.Int64:
 		return t == ast.IntegerType
 	}
 	return false
@@ -308,18 +307,18 @@ func fits(n ast.Node, kind reflect.Kind) bool {
 
 // describe says what a value is, for people.
 func describe(n ast.Node) string {
-	switch n.Type() {
-	case ast.StringType, ast.LiteralType:
+	switch t := n.Type(); { //nolint:staticcheck // a tagged switch would have to name every kind there is
+	case t == ast.StringType || t == ast.LiteralType:
 		return fmt.Sprintf("the text %q", scalar(n))
-	case ast.IntegerType, ast.FloatType:
+	case t == ast.IntegerType || t == ast.FloatType:
 		return "the number " + n.GetToken().Value
-	case ast.BoolType:
+	case t == ast.BoolType:
 		return n.GetToken().Value
-	case ast.MappingType, ast.MappingValueType:
+	case t == ast.MappingType || t == ast.MappingValueType:
 		return "a mapping"
-	case ast.SequenceType:
+	case t == ast.SequenceType:
 		return "a list"
-	case ast.NullType:
+	case t == ast.NullType:
 		return "nothing"
 	}
 	return "something else"
@@ -327,21 +326,21 @@ func describe(n ast.Node) string {
 
 // typeName names a type for people.
 func typeName(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Bool:
-		return "true or false"
-	case reflect.String:
-		return "text"
-	case reflect.Float32, reflect.Float64:
-		return "a number"
-	case reflect.Int, reflect.Int64:
-		return "a whole number"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Map, reflect.Struct:
-		return "a mapping"
-	case reflect.Pointer:
+	switch kind := t.Kind(); { //nolint:staticcheck // a tagged switch would have to name every kind there is
+	case kind == reflect.Pointer:
 		return typeName(t.Elem())
+	case kind == reflect.Bool:
+		return "true or false"
+	case kind == reflect.String:
+		return "text"
+	case kind == reflect.Float64:
+		return "a number"
+	case kind == reflect.Int || kind == reflect.Int64:
+		return "a whole number"
+	case kind == reflect.Slice:
+		return "a list"
+	case kind == reflect.Map || kind == reflect.Struct:
+		return "a mapping"
 	}
 	return t.String()
 }

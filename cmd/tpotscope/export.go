@@ -78,7 +78,7 @@ func (o *exportOptions) checkOutput(dir string) error {
 	if o.out == "" {
 		return nil
 	}
-	real := func(path string) (string, error) {
+	place := func(path string) (string, error) {
 		path, err := filepath.Abs(path)
 		if err != nil {
 			return "", err
@@ -88,15 +88,15 @@ func (o *exportOptions) checkOutput(dir string) error {
 		}
 		return path, nil
 	}
-	inside, err := real(dir)
+	inside, err := place(dir)
 	if err != nil {
 		return fmt.Errorf("--output: %w", err)
 	}
-	folder, err := real(filepath.Dir(o.out))
+	folder, err := place(filepath.Dir(o.out))
 	if err != nil {
 		return fmt.Errorf("--output: %w", err)
 	}
-	file, err := real(o.out)
+	file, err := place(o.out)
 	if err != nil {
 		return fmt.Errorf("--output: %w", err)
 	}
