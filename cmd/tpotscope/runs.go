@@ -264,9 +264,11 @@ func buildReport(ctx context.Context, dir string, part span, cfg summary.Config,
 			b.AddEvent(e)
 		}
 	}
+	for _, text := range warnings {
+		b.AddFault(text)
+	}
 	rep := b.Report()
 	rep.Simulated = rep.Simulated || r.Meta().Simulated
-	rep.Warnings = append(rep.Warnings, warnings...)
 	return rep, nil
 }
 
