@@ -144,6 +144,7 @@ type scene struct {
 	seen   *watcher
 	before counts // of this process, with the scene set up and the agent not yet started
 	began  time.Time
+	killed int // the last helper that was
 }
 
 // newScene sets a node up, without an agent.
@@ -231,7 +232,7 @@ func (s *scene) everyGPU(f sim.Fault, calls ...nvml.Call) {
 }
 
 // helperHealth is the part of /healthz that is about the helper.
-func (s *scene) helperHealth() (pid int, restarts, abandoned int) {
+func (s *scene) helperHealth() (pid, restarts, abandoned int) {
 	var h struct {
 		Helper struct {
 			PID       int `json:"pid"`

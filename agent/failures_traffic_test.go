@@ -18,6 +18,8 @@ import (
 
 	"github.com/tpotscope/tpotscope/agent/hostclock"
 	"github.com/tpotscope/tpotscope/agent/llmsim"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/exporters/record"
 )
 
 // traffic is streams of tokens through the agent's proxy, whose every byte is compared with what the server sent.
@@ -85,7 +87,7 @@ func (tr *traffic) start(proxy string) {
 			client := &http.Client{Transport: &http.Transport{}}
 			defer client.CloseIdleConnections()
 			for i := 0; ctx.Err() == nil; i++ { // a stream that began is read to its end
-				tr.stream(client, proxy, fmt.Sprintf("failure-%d-%d", n, i))
+				tr.stream(client, proxy, fmt.Sprintf("failure-%d-%d", n, i)) //nolint:contextcheck // it outlives ctx
 			}
 			return nil
 		})
@@ -198,7 +200,7 @@ func (w *watcher) loop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			w.ask()
+			w.ask() //nolint:contextcheck // an answer is waited for
 		}
 	}
 }
@@ -249,10 +251,10 @@ func (w *watcher) last() (page, health string) {
 	return w.page, w.health
 }
 
-// shows reports whether /metrics has series of a GPU.
+// shows reports whether /metrics has readings of a GPU. What state its calls are in is no reading, and is shown always.
 func shows(page, uuid string) bool {
 	for line := range strings.Lines(page) {
-		if strings.HasPrefix(line, "tpotscope_gpu_") && strings.Contains(line, uuid) {
+		if strings.HasPrefix(line, "tpotscope_gpu_") && !strings.HasPrefix(line, "tpotscope_gpu_capability") && strings.Contains(line, uuid) {
 			return true
 		}
 	}
@@ -269,4 +271,80 @@ func value(page, name, label string) (float64, bool) {
 		}
 	}
 	return 0, false
+}
+
+// compareCounts holds what this process holds against what it held before the agent.
+func (s *scene) compareCounts(o *outcome) {
+	var after counts
+	deadline := time.Now().Add(3 * time.Second)
+	for {
+		after = count(s.t)
+		// The runtime keeps the threads that it once made: there may be some more, but not one a restart.
+		if after.goroutines <= s.before.goroutines && after.files <= s.before.files {
+			break
+		}
+		if time.Now().After(deadline) {
+			s.t.Errorf("left behind: %v before, %v after", s.before, after)
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if after.threads > s.before.threads+12 {
+		s.t.Errorf("threads are left behind: %v before, %v after", s.before, after)
+	}
+	o.Before, o.After = s.before.String(), after.String()
+}
+
+// compareTraffic holds the recording's requests against what the clients had.
+func (s *scene) compareTraffic(o *outcome) {
+	t := s.t
+	if len(s.sends.problems) > 0 || s.sends.streams == 0 {
+		t.Errorf("%d streams came through, %d did not: %q", s.sends.streams, len(s.sends.problems), s.sends.problems)
+	}
+	r, err := record.OpenReader(s.cfg.RecordDir())
+	must(t, err)
+	requests, tokens := 0, 0
+	for q, err := range r.Requests() {
+		must(t, err)
+		requests++
+		tokens += q.OutputTokens
+		if q.Status != timeline.StatusOK {
+			t.Errorf("request %s: %v", q.ID, q.Status)
+		}
+	}
+	events := 0
+	for e, err := range r.Tokens() {
+		must(t, err)
+		events += int(e.Tokens)
+	}
+	o.Streams, o.Tokens = requests, tokens
+	if requests != s.sends.streams || tokens != s.sends.tokens || events != tokens {
+		t.Errorf("recorded: %d requests, %d tokens, %d by their events; the clients had %d and %d", requests, tokens, events, s.sends.streams, s.sends.tokens)
+	}
+}
+
+// compareRecording looks for the failure among the recording's events.
+func (s *scene) compareRecording(f *failure, o *outcome) {
+	if f.said.kind == "" {
+		return
+	}
+	r, err := record.OpenReader(s.cfg.RecordDir())
+	must(s.t, err)
+	var all []string
+	found := 0
+	for e, err := range r.Events() {
+		must(s.t, err)
+		all = append(all, fmt.Sprintf("%s gpu %d: %s", e.Kind, e.GPU, e.Detail))
+		if e.Kind == f.said.kind && strings.Contains(e.Detail, f.said.event) {
+			found++
+		}
+	}
+	if found == 0 {
+		s.t.Errorf("no event %s with %q is recorded, of %d:\n%s", f.said.kind, f.said.event, len(all), strings.Join(all, "\n"))
+		return
+	}
+	o.Where = append(o.Where, fmt.Sprintf("event %s x%d", f.said.kind, found))
+	if f.once && found > 1 {
+		s.t.Errorf("the event %s is recorded %d times, want once", f.said.kind, found)
+	}
 }

@@ -196,48 +196,63 @@ func (l *gpuLog) AddEvent(e timeline.Event) {
 	case timeline.EventGPULost:
 		delete(l.open, e.GPU)
 		l.warned[e.GPU] = true
-		l.say(slog.LevelWarn, "gpu is lost", &e)
+		l.say(l.log.Warn, "gpu is lost", &e)
 	case timeline.EventXid, timeline.EventGPUFault:
 		l.faults[e.GPU] = e
-		l.say(slog.LevelWarn, "gpu tells an error", &e)
+		l.say(l.log.Warn, "gpu tells an error", &e)
 	case timeline.EventCapability:
-		l.say(slog.LevelWarn, "gpu counters changed", &e)
+		l.say(l.log.Warn, "gpu counters changed", &e)
 	case timeline.EventMIGChange:
-		l.say(slog.LevelInfo, "gpu is cut anew", &e)
+		l.say(l.log.Info, "gpu is cut anew", &e)
 	case timeline.EventRate:
-		l.say(slog.LevelInfo, "gpu is read at another rate", &e)
+		l.say(l.log.Info, "gpu is read at another rate", &e)
 	case timeline.EventDropped:
-		l.say(slog.LevelWarn, "gpu readings were dropped", &e)
+		l.say(l.log.Warn, "gpu readings were dropped", &e)
 	}
 }
 
 // gapTime is how long counters have to be missing to be worth a word.
 const gapTime = time.Second
 
-// look says which gaps lasted, and which GPUs are read again, by the newest windows.
+// look says which gaps lasted, and which GPUs are read again, by the newest windows. What is so of several GPUs is one
+// line.
 func (l *gpuLog) look(latest map[int]timeline.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := l.now()
+	missing, first := map[string][]int{}, map[string]timeline.Event{}
 	for _, gpu := range slices.Sorted(maps.Keys(l.open)) {
 		e := l.open[gpu]
 		switch {
 		case latest[gpu] > e.At:
 			delete(l.open, gpu)
-		case l.now().Sub(e.At) >= gapTime && !l.warned[gpu]:
+		case now.Sub(e.At) >= gapTime && !l.warned[gpu]:
 			l.warned[gpu] = true
-			l.say(slog.LevelWarn, "gpu counters are missing", &e)
+			cause := strings.Map(withoutDigits, e.Detail)
+			if missing[cause] == nil {
+				first[cause] = e
+			}
+			missing[cause] = append(missing[cause], gpu)
 		}
 	}
+	for _, cause := range slices.Sorted(maps.Keys(missing)) {
+		e := first[cause]
+		l.say(l.log.Warn, "gpu counters are missing", &e, missing[cause]...)
+	}
+	var back []int
 	for _, gpu := range slices.Sorted(maps.Keys(l.warned)) {
-		if _, missing := l.open[gpu]; !missing && l.now().Sub(latest[gpu]) < gapTime {
+		if _, open := l.open[gpu]; !open && now.Sub(latest[gpu]) < gapTime {
 			delete(l.warned, gpu)
-			l.say(slog.LevelInfo, "gpu counters are back", &timeline.Event{GPU: gpu})
+			back = append(back, gpu)
 		}
+	}
+	if len(back) > 0 {
+		l.say(l.log.Info, "gpu counters are back", &timeline.Event{GPU: back[0]}, back...)
 	}
 }
 
-// say logs one event, the same again once a minute with a count. The lock is held.
-func (l *gpuLog) say(level slog.Level, message string, e *timeline.Event) {
+// say logs one event, of several GPUs if they are named, and the same again once a minute with a count. The lock is held.
+func (l *gpuLog) say(write func(string, ...any), message string, e *timeline.Event, gpus ...int) {
 	key := toldOf{e.Kind, e.GPU, strings.Map(withoutDigits, e.Detail)}
 	if e.Kind == timeline.EventXid {
 		key.detail = e.Detail // the number is what it is about
@@ -254,8 +269,10 @@ func (l *gpuLog) say(level slog.Level, message string, e *timeline.Event) {
 		repeated = t.repeated
 	}
 	l.said[key] = &told{at: now}
-	var attrs []slog.Attr
-	if e.GPU != timeline.NoGPU {
+	var attrs []any
+	if len(gpus) > 1 {
+		attrs = append(attrs, slog.Any("gpus", gpus))
+	} else if e.GPU != timeline.NoGPU {
 		attrs = append(attrs, slog.Int("gpu", e.GPU))
 	}
 	if e.Detail != "" {
@@ -264,7 +281,7 @@ func (l *gpuLog) say(level slog.Level, message string, e *timeline.Event) {
 	if repeated > 0 {
 		attrs = append(attrs, slog.Int("repeated", repeated))
 	}
-	l.log.LogAttrs(context.Background(), level, message, attrs...)
+	write(message, attrs...)
 }
 
 // withoutDigits drops the digits of a text, so that times that differ make no other text.
