@@ -106,9 +106,12 @@ func (s *Sampler) pace(now timeline.Instant) {
 // heavyRounds is how many rounds in a row have to be heavy: one slow call is an accident.
 const heavyRounds = 3
 
+// maxRareRest is the most that what is surveyed rests.
+const maxRareRest = 10 * time.Minute
+
 // advance moves a tier past a round of calls that began at that time. A round that costs more than the longest stretched
-// period makes up for is followed by a rest, after which all three tiers together are within the budget.
-func (s *Sampler) advance(t *tier, began timeline.Instant, longest time.Duration) {
+// period makes up for is followed by a rest, so that the tiers together come to the budget.
+func (s *Sampler) advance(t *tier, began timeline.Instant, longest, mostRest time.Duration) {
 	now := s.now()
 	s.countMissed(t.advance(now))
 	t.heavy++
@@ -116,13 +119,13 @@ func (s *Sampler) advance(t *tier, began timeline.Instant, longest time.Duration
 		t.heavy = 0
 	}
 	if t.heavy >= heavyRounds {
-		t.next = max(t.next, now.Add(s.rest(now.Sub(began), now)))
+		t.next = max(t.next, now.Add(min(s.rest(now.Sub(began), now), mostRest)))
 	}
 }
 
 // rest returns how long calls have to rest that took that long, for a third of the budget.
 func (s *Sampler) rest(took time.Duration, now timeline.Instant) time.Duration {
-	return min(time.Duration(3*float64(took)/s.budget(now)), maxSlowPeriod)
+	return time.Duration(3 * float64(took) / s.budget(now))
 }
 
 // floorOf returns how often the quickest counter of the calls first to last changes, zero if that is not known.

@@ -120,15 +120,15 @@ func (s *Sampler) tick(sink timeline.GPUSink) {
 	}
 	if began := s.now(); s.lost == nil && now >= s.fast.next {
 		s.readTier(sink, firstFast, lastFast)
-		s.advance(&s.fast, began, maxFastPeriod)
+		s.advance(&s.fast, began, maxFastPeriod, maxSlowPeriod)
 	}
 	if began := s.now(); s.lost == nil && now >= s.slow.next {
 		s.readTier(sink, firstSlow, lastSlow)
-		s.advance(&s.slow, began, maxStretch/slowGiveUp*s.cfg.SlowPeriod)
+		s.advance(&s.slow, began, maxStretch/slowGiveUp*s.cfg.SlowPeriod, maxSlowPeriod)
 	}
-	if s.lost == nil && now >= s.rare.next {
+	if began := s.now(); s.lost == nil && now >= s.rare.next {
 		s.survey(sink)
-		s.countMissed(s.rare.advance(s.now()))
+		s.advance(&s.rare, began, rarePeriod, maxRareRest)
 	}
 	if s.lost == nil && now >= s.calibration.next {
 		s.calibrate()

@@ -86,7 +86,7 @@ func (s *Sampler) baseline(sink timeline.GPUSink, slot int, mid timeline.Instant
 		s.drop(DropBracket)
 		s.openGap(sink, mid, "snapshots take "+bracket.Round(time.Millisecond).String())
 		if w.heavy++; w.heavy >= heavyRounds {
-			w.next = mid.Add(max(w.period, s.rest(bracket, mid)))
+			w.next = mid.Add(min(max(w.period, s.rest(bracket, mid)), maxSlowPeriod))
 		}
 		return
 	}
