@@ -255,7 +255,7 @@ func (st *stage) play(ctx context.Context, res *Result) error {
 	g.Go(func() error {
 		select {
 		case d := <-ready:
-			st.o.Say(fmt.Sprintf("agent: proxy on %s, metrics on http://%s/metrics", d.Proxy, d.Metrics))
+			st.o.Say(fmt.Sprintf("proxy on %s, http://%s/metrics", d.Proxy, d.Metrics))
 			return st.clients(ctx, "http://"+d.Proxy, res)
 		case <-ctx.Done():
 			return nil

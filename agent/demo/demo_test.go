@@ -105,7 +105,7 @@ func TestADemoThatEndsEarlyComparesWhatItPlayed(t *testing.T) {
 	}
 	var b bytes.Buffer
 	must(t, res.Text(&b))
-	for _, want := range []string{"SIMULATED", "first ", " agrees\n", "tpotscope report " + o.Dir} {
+	for _, want := range []string{"SIMULATED", "first ", " yes\n", "tpotscope report " + o.Dir} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the text lacks %q:\n%s", want, &b)
 		}

@@ -15,39 +15,39 @@ func (r *Result) Text(w io.Writer) error {
 	if len(r.Phases) > 0 {
 		r.comparison(&b)
 	} else {
-		b.WriteString("\nSIMULATED: no phase was played to its end, so that there is nothing to hold against the truth.\n")
+		b.WriteString("\nSIMULATED: no phase was played to its end, so that there is nothing to hold\nagainst the truth.\n")
 	}
 	if r.Partial {
 		b.WriteString("interrupted: phases that were not played to their end are left out\n")
 	}
 	fmt.Fprintf(&b, "\ncounters came through: %s\n", r.Path)
-	fmt.Fprintf(&b, "requests: %d sent, %d answered whole, %d seen by the proxy; median TPOT on the clients' own clock %s\n",
-		r.Requests.Sent, r.Requests.Answered, r.Requests.Seen, seconds(r.Requests.ClientTPOT))
-	fmt.Fprintf(&b, "token events with a kernel stamp: %.1f %%\n", 100*r.Requests.KernelStamped)
+	fmt.Fprintf(&b, "requests: %d sent, %d answered whole, %d seen by the proxy\n", r.Requests.Sent, r.Requests.Answered, r.Requests.Seen)
+	fmt.Fprintf(&b, "median TPOT on the clients' own clock: %s; kernel-stamped token events: %.1f %%\n",
+		seconds(r.Requests.ClientTPOT), 100*r.Requests.KernelStamped)
 	fmt.Fprintf(&b, "an OTLP receiver got %d requests: %d metrics, %d points, %d spans\n",
 		r.Received.Requests, r.Received.Metrics, r.Received.Points, r.Received.Spans)
 	b.WriteString(r.Cost.text())
-	fmt.Fprintf(&b, "recording: %s (tpotscope report %s)\n", r.Dir, r.Dir)
+	fmt.Fprintf(&b, "recording: tpotscope report %s\n", r.Dir)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
 // comparison is the table of the phases.
 func (r *Result) comparison(b *strings.Builder) {
-	b.WriteString("\nSIMULATED: what was found, beside the scenario's truth, which the agent never saw.\n" +
-		"Shares of time in %: memory/compute/launch/host/other. TPOT: mean over requests, ms.\n\n")
-	fmt.Fprintf(b, "%-14s %-9s %-7s %-15s  %-15s  %-12s\n", "phase", "found", "sure", "shares found", "shares true", "TPOT/true")
+	b.WriteString("\nSIMULATED: found, beside the scenario's truth, which the agent never saw.\n" +
+		"Shares of time in %: memory/compute/launch/host/other; TPOT mean, ms.\n\n")
+	fmt.Fprintf(b, "%-13s %-8s %-6s %-14s %-14s %-10s %s\n", "phase", "found", "sure", "found", "true", "TPOT/true", "agree")
 	for _, p := range r.Phases {
-		mark := "agrees"
+		mark := "yes"
 		if !p.Agrees {
-			mark = "DISAGREES"
+			mark = "NO"
 		}
-		fmt.Fprintf(b, "%-14s %-9s %-7s %-15s  %-15s  %-12s %s\n", p.Name, p.Found, p.Confidence, shares(p.Shares), shares(p.Truth),
+		fmt.Fprintf(b, "%-13s %-8s %-6s %-14s %-14s %-10s %s\n", p.Name, p.Found, p.Confidence, shares(p.Shares), shares(p.Truth),
 			ms(p.FoundTPOT)+"/"+ms(p.TrueTPOT), mark)
 		if len(p.Overlays) > 0 {
-			fmt.Fprintf(b, "%-14s also: %s", "", overlays(p.Overlays))
+			fmt.Fprintf(b, "%-13s also: %s", "", overlays(p.Overlays))
 			if p.Throttled.OK() {
-				fmt.Fprintf(b, " (clocks held %.0f %% of the time, truth %.0f %%)", 100*p.Throttled.Value, 100*p.TrueThrot)
+				fmt.Fprintf(b, "; clocks held %.0f %%, truth %.0f %%", 100*p.Throttled.Value, 100*p.TrueThrot)
 			}
 			b.WriteByte('\n')
 		}
@@ -60,7 +60,7 @@ func (c Cost) text() string {
 	if c.HelperRSS > 0 {
 		helper = fmt.Sprintf("helper: %.1f %% of a core, %.0f MB resident", 100*c.HelperCPU, c.HelperRSS/1e6)
 	}
-	return fmt.Sprintf("%s; this process, which also plays server and clients: %.1f %% of a core, %.0f MB\n",
+	return fmt.Sprintf("%s\nthis process, which also plays server and clients: %.1f %% of a core, %.0f MB\n",
 		helper, 100*max(0, c.AgentCores-c.HelperCPU), (c.RSSBytes-c.HelperRSS)/1e6)
 }
 
