@@ -22,7 +22,7 @@ func (r *Result) Text(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "\ncounters came through: %s\n", r.Path)
 	fmt.Fprintf(&b, "requests: %d sent, %d answered whole, %d seen by the proxy\n", r.Requests.Sent, r.Requests.Answered, r.Requests.Seen)
-	fmt.Fprintf(&b, "median TPOT on the clients' own clock: %s; kernel-stamped token events: %.1f %%\n",
+	fmt.Fprintf(&b, "TPOT on the clients' own clock: p50 %s; kernel-stamped events: %.1f %%\n",
 		seconds(r.Requests.ClientTPOT), 100*r.Requests.KernelStamped)
 	fmt.Fprintf(&b, "an OTLP receiver got %d requests: %d metrics, %d points, %d spans\n",
 		r.Received.Requests, r.Received.Metrics, r.Received.Points, r.Received.Spans)

@@ -399,7 +399,7 @@ func TestADemoWithoutAWholePhaseHasNoEvidence(t *testing.T) {
 	if !res.Simulated || res.Requests.Sent == 0 || len(res.Phases) != 0 || !strings.HasPrefix(filepath.Base(res.Dir), "demo-") {
 		t.Errorf("simulated %v, requests %+v, phases %+v, in %s", res.Simulated, res.Requests, res.Phases, res.Dir)
 	}
-	if !strings.Contains(got.err, "SIMULATED agent: proxy on 127.0.0.1:") || !strings.Contains(got.err, "tpotscope: no phase was played to its end") {
+	if !strings.Contains(got.err, "SIMULATED proxy on 127.0.0.1:") || !strings.Contains(got.err, "tpotscope: no phase was played to its end") {
 		t.Errorf("stderr %s", got.err)
 	}
 	text := p.run(t, "report", "@last", "--since", "1s").want(t, exitOK)
