@@ -3,6 +3,7 @@ package exporters_test
 import (
 	"testing"
 
+	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/exporters"
 )
@@ -44,6 +45,19 @@ func TestWhatAHelperCountsGrowsThroughItsRestart(t *testing.T) {
 		}
 		check(t, s, map[string]float64{
 			"tpotscope_sampler_drops_total{GPU-1,short}": step.want, "tpotscope_sampler_duty_ratio{GPU-1}": step.told,
+		})
+	}
+}
+
+func TestErrorsAreWholeThoughCellsSplitThem(t *testing.T) {
+	s := exporters.NewState(exporters.StateConfig{Profile: exporters.Full})
+	for i, step := range []struct{ part, want float64 }{{0.3, 0}, {0.6999999999999999, 1}, {0.4, 1}, {0.6, 2}} {
+		c := cell(i+1, "llama", "GPU-a", timeline.Memory)
+		c.PerGPU[0].Counters[timeline.Xids] = correlate.Mean{Value: step.part, CoveredS: 1}
+		c.PerGPU[0].Counters[timeline.Energy] = correlate.Mean{Value: 0.25, CoveredS: 1}
+		s.AddCell(&c)
+		check(t, s, map[string]float64{
+			"tpotscope_gpu_xids_total{GPU-a,llama}": step.want, "tpotscope_gpu_energy_joules_total{GPU-a,llama}": 0.25 * float64(i+1),
 		})
 	}
 }

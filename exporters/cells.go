@@ -1,7 +1,9 @@
 package exporters
 
 import (
+	"math"
 	"slices"
+	"strings"
 
 	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -119,4 +121,13 @@ func (s *State) addGPUCell(c *correlate.Cell, p *correlate.GPUCell) {
 		m := p.Counters[counter]
 		g.set(id, m.Value, m.OK())
 	}
+}
+
+// shown returns what a series reads. What a GPU counts one by one is whole: cells spread it over the time between two
+// readings.
+func (m *Metric) shown(v float64) float64 {
+	if m.Scope == OfGPU && m.Kind == Counter && strings.HasPrefix(m.Unit, "{") {
+		return math.Round(v)
+	}
+	return v
 }

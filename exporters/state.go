@@ -329,7 +329,7 @@ func (s *State) appendGroup(dst []Series, g *group, scope Scope) []Series {
 			if len(m.Values) > 0 {
 				labels = append(slices.Clone(g.labels), m.Values[i])
 			}
-			dst = append(dst, Series{ID: id, Labels: labels, Since: g.since, Value: v})
+			dst = append(dst, Series{ID: id, Labels: labels, Since: g.since, Value: m.shown(v)})
 		}
 	}
 	return dst
