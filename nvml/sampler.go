@@ -54,6 +54,7 @@ type Sampler struct {
 	answered         timeline.Instant // the last call
 	deaf             int              // calls since then
 	gap              bool             // windows are missing, and that was said
+	distrusted       bool             // because they are not believed
 	wake             chan struct{}    // capacity 1: a burst was asked for
 
 	mu      sync.Mutex

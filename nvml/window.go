@@ -119,10 +119,12 @@ func (s *Sampler) compare(sink timeline.GPUSink, older, newer int, over timeline
 		}
 		s.drop(why)
 		s.setStates(sink, s.reading.Has, timeline.StateUntrusted, reason)
+		s.gap = s.gap && s.distrusted // that windows were missing before does not tell why they are now
+		s.distrusted = true
 		s.openGap(sink, end, reason)
 		return true
 	}
-	s.gap = false
+	s.gap, s.distrusted = false, false
 	s.setStates(sink, s.reading.Has, timeline.StateOK, "")
 	s.mu.Lock()
 	s.stats.Windows++
