@@ -345,7 +345,7 @@ func (sl *slowness) respected(s *scene) {
 		until(s.t, d+time.Second, "time to pass", func() bool { return time.Since(began) > d })
 	}
 	const looked = 20 * time.Second
-	pass(10 * time.Second)
+	pass(35 * time.Second) // three surveys
 	before := busy()
 	pass(looked)
 	share := (busy() - before).Seconds() / looked.Seconds()

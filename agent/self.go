@@ -147,7 +147,7 @@ type gpuLog struct {
 	said   map[toldOf]*told
 	helper string                 // why the helper was lost, which its own log says
 	open   map[int]timeline.Event // gaps that windows have not ended, by GPU
-	warned map[int]bool           // GPUs of which it was said that counters are missing
+	warned map[int]string         // GPUs of which it was said that counters are missing, and why
 	faults map[int]timeline.Event // the last error that the driver told of each GPU
 }
 
@@ -163,12 +163,15 @@ type told struct {
 	repeated int
 }
 
+// isLost stands for the cause of a GPU whose loss was said: no gap adds to that.
+const isLost = "is lost"
+
 // maxSaid bounds what is remembered of what was said.
 const maxSaid = 1 << 10
 
 func newGPULog(next timeline.GPUSink, log *slog.Logger, now func() timeline.Instant) *gpuLog {
 	return &gpuLog{
-		GPUSink: next, log: log, now: now, said: map[toldOf]*told{}, open: map[int]timeline.Event{}, warned: map[int]bool{},
+		GPUSink: next, log: log, now: now, said: map[toldOf]*told{}, open: map[int]timeline.Event{}, warned: map[int]string{},
 		faults: map[int]timeline.Event{},
 	}
 }
@@ -190,12 +193,12 @@ func (l *gpuLog) AddEvent(e timeline.Event) {
 		l.helper = e.Detail
 		clear(l.open) // that is said of all
 	case timeline.EventGap:
-		if e.Detail != l.helper {
+		if e.Detail != l.helper && l.warned[e.GPU] != isLost {
 			l.open[e.GPU] = e
 		}
 	case timeline.EventGPULost:
 		delete(l.open, e.GPU)
-		l.warned[e.GPU] = true
+		l.warned[e.GPU] = isLost
 		l.say(l.log.Warn, "gpu is lost", &e)
 	case timeline.EventXid, timeline.EventGPUFault:
 		l.faults[e.GPU] = e
@@ -223,12 +226,12 @@ func (l *gpuLog) look(latest map[int]timeline.Instant) {
 	missing, first := map[string][]int{}, map[string]timeline.Event{}
 	for _, gpu := range slices.Sorted(maps.Keys(l.open)) {
 		e := l.open[gpu]
+		cause := strings.Map(withoutDigits, e.Detail)
 		switch {
 		case latest[gpu] > e.At:
 			delete(l.open, gpu)
-		case now.Sub(e.At) >= gapTime && !l.warned[gpu]:
-			l.warned[gpu] = true
-			cause := strings.Map(withoutDigits, e.Detail)
+		case now.Sub(e.At) >= gapTime && l.warned[gpu] != cause:
+			l.warned[gpu] = cause
 			if missing[cause] == nil {
 				first[cause] = e
 			}
