@@ -77,6 +77,16 @@ func atRoof(what string, part float64, origin string) string {
 	return text
 }
 
+// limited says for how much of the time steps that hold prompt work too were at a roof, and if the roof was measured on
+// this node, that too.
+func limited(what string, part float64, origin string) string {
+	text := fmt.Sprintf("steps with prompt work, %s-limited %.0f %% of the time", what, 100*part)
+	if origin == OriginCalibrated {
+		text += " (calibrated)"
+	}
+	return text
+}
+
 // waitRung tells whether the GPU waited: for other ranks, for the host, or for its own launches.
 func waitRung(in *Input, p part, sh timeline.Shares, v *Verdict) (rung, bool) {
 	if in.Parallel > 1 {
@@ -166,9 +176,9 @@ func mixedRung(in *Input, p part, at point, v *Verdict) rung {
 	m, c := at.low.memory, at.low.compute
 	switch {
 	case counted && m >= mixedRoof:
-		return rung{timeline.Memory, fmt.Sprintf("steps with prompt work, memory-limited %.0f %% of the time", 100*m), most, why}
+		return rung{timeline.Memory, limited("memory", m, in.Eta.BandwidthOrigin), most, why}
 	case counted && c >= mixedRoof:
-		return rung{timeline.Compute, fmt.Sprintf("steps with prompt work, compute-limited %.0f %% of the time", 100*c), most, why}
+		return rung{timeline.Compute, limited("compute", c, in.Eta.TensorOrigin), most, why}
 	}
 	label, reason := mixedWaits(p, v.Shares)
 	if r, ok := waited(in, label, reason); ok {
