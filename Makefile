@@ -108,6 +108,10 @@ bench-relay: build ## the relay beside httputil.ReverseProxy, nginx and HAProxy 
 bench-agent: build nvmlsim ## what agent and helper cost: 8 simulated GPUs, 256 streams x 50 tokens/s
 	cd deploy/e2e/load && CGO_ENABLED=0 $(GO) run . -bin $(BIN)
 
+.PHONY: soak-agent
+soak-agent: build nvmlsim ## what grows in agent and helper: short requests, replaced reporters, restarts, rotation
+	cd deploy/e2e/load && CGO_ENABLED=0 $(GO) run . -bin $(BIN) -soak -for 5m
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for ten seconds
 	@for p in $$($(GO) list ./...); do \
