@@ -63,7 +63,7 @@ func TestDriverThatTellsNoEventsIsAskedSeldom(t *testing.T) {
 		if diff := cmp.Diff([]string{"no_permission", "ok"}, r.statesOf(0, timeline.Xids)); diff != "" {
 			t.Errorf("states (-want +have):\n%s", diff)
 		}
-		if d.asked > 6+120 {
+		if d.asked > 6+120+4 { // each minute may begin and end within a wait
 			t.Errorf("asked %d times in a minute of refusals and one of waits of half a second", d.asked)
 		}
 		if n := len(r.windows(0, timeline.Xids)); n < 55 || n > 61 {
