@@ -217,7 +217,7 @@ func driverFailures() []failure {
 	}, {
 		name: "all GPUs hang", long: true, gpus: 2, cause: func(s *scene) { s.everyGPU(sim.Fault{Delay: time.Hour}, nvml.CallTake) },
 		said:   said{health: "helper says nothing", log: "helper says nothing", kind: timeline.EventSamplerLost, event: "says nothing", metric: restarts},
-		within: 20 * time.Second, logged: 12 * time.Second, gone: []int{0, 1}, heal: func(s *scene) { s.everyGPU(sim.Fault{}, nvml.CallTake) },
+		within: 20 * time.Second, logged: 12 * time.Second, gone: []int{0, 1}, lines: 4, heal: func(s *scene) { s.everyGPU(sim.Fault{}, nvml.CallTake) },
 	}, {
 		name: "helpers that cannot be killed", long: true, gpus: 2, abandons: true,
 		before: func(s *scene) { s.script("exec " + s.bin.Guard + " " + s.dir + "/release " + s.bin.Helper + ` "$@"`) },
@@ -226,7 +226,7 @@ func driverFailures() []failure {
 			health: "2 helpers hang in the driver and do not die", log: "2 helpers hang in the driver and do not die",
 			kind: timeline.EventSamplerLost, event: "do not die", metric: restarts,
 		},
-		within: 90 * time.Second, gone: []int{0, 1}, lines: 6, then: noThirdHelper,
+		within: 90 * time.Second, gone: []int{0, 1}, lines: 7, then: noThirdHelper,
 		heal: func(s *scene) {
 			s.real()
 			s.everyGPU(sim.Fault{}, nvml.CallTake)
