@@ -112,6 +112,10 @@ bench-agent: build nvmlsim ## what agent and helper cost: 8 simulated GPUs, 256 
 soak-agent: build nvmlsim ## what grows in agent and helper: short requests, replaced reporters, restarts, rotation
 	cd deploy/e2e/load && CGO_ENABLED=0 $(GO) run . -bin $(BIN) -soak -for 5m
 
+.PHONY: failures
+failures: ## let the NVIDIA driver do its worst to a whole agent, the failures that take minutes included
+	TPOTSCOPE_FAILURES=all $(GO) test -race -count=1 -timeout 15m -v -run '^TestNothingTheDriverDoes' ./agent
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for ten seconds
 	@for p in $$($(GO) list ./...); do \
