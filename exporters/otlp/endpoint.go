@@ -58,10 +58,22 @@ func (e Endpoint) validate(signal spool.Signal) error {
 	if e.URL == "" {
 		return nil
 	}
+	if holdsCredentials(e.URL) {
+		return fmt.Errorf("%s: endpoint: credentials in a URL end up where they are seen: send them as headers", signal)
+	}
 	if _, err := e.spoolConfig(signal); err != nil {
 		return fmt.Errorf("%s: %w", signal, err)
 	}
 	return nil
+}
+
+// holdsCredentials reports whether the authority of a URL, or of a bare host:port, holds a user.
+func holdsCredentials(s string) bool {
+	if _, after, ok := strings.Cut(s, "://"); ok {
+		s = after
+	}
+	authority, _, _ := strings.Cut(s, "/")
+	return strings.Contains(authority, "@")
 }
 
 // spoolConfig turns e into what a spool wants.

@@ -167,10 +167,12 @@ func TestFaultsOfEndpointsAreNamed(t *testing.T) {
 		"read certificate authority": {URL: "https://c", CAFile: empty + ".missing"},
 		"read client certificate":    {URL: "https://c", CertFile: empty, KeyFile: empty},
 		"want host:4317, http":       {URL: "ftp://c", Protocol: GRPC},
+		"send them as headers":       {URL: "http://user:hunter2@c:4318"},
+		"credentials in a URL":       {URL: "user:hunter2@c:4317", Protocol: GRPC},
 	} {
 		cfg := DefaultConfig()
 		cfg.Metrics = e
-		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "metrics: ") {
+		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "metrics: ") || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("Validate() = %v, want %q of metrics", err, want)
 		}
 	}
