@@ -77,6 +77,9 @@ type Agent struct {
 
 // New returns an agent of that configuration, which must be valid.
 func New(ctx context.Context, cfg Config, deps Deps, log *slog.Logger) (*Agent, error) {
+	if err := cfg.CheckStateDir(); err != nil {
+		return nil, err
+	}
 	clock, err := hostclock.New()
 	if err != nil {
 		return nil, fmt.Errorf("read clocks: %w", err)

@@ -124,12 +124,21 @@ func (c *Config) Validate() error {
 	)
 }
 
-// validatePlaces checks that what needs a place has one.
+// ErrNoStateDir says that recordings have nowhere to go.
+var ErrNoStateDir = errors.New("state_dir: missing, though recordings go below it: set it, or TPOTSCOPE_STATE_DIR, XDG_STATE_HOME or HOME")
+
+// CheckStateDir returns [ErrNoStateDir] if an agent of that configuration would not know where to record. It is no part
+// of [Config.Validate]: most commands need no place for recordings.
+func (c *Config) CheckStateDir() error {
+	if c.Record.Enabled && c.Record.Dir == "" && c.StateDir == "" {
+		return ErrNoStateDir
+	}
+	return nil
+}
+
+// validatePlaces checks the places that are set.
 func (c *Config) validatePlaces() error {
 	var errs []error
-	if c.Record.Enabled && c.Record.Dir == "" && c.StateDir == "" {
-		errs = append(errs, errors.New("state_dir: missing, though recordings go below it: set it, or TPOTSCOPE_STATE_DIR, XDG_STATE_HOME or HOME"))
-	}
 	errs = append(errs, absolute("state_dir", c.StateDir), absolute("socket", c.Socket), absolute("record.dir", c.Record.Dir))
 	// A longer path does not fit the address of a socket (unix(7), sun_path).
 	if most := 107; len(c.Socket) > most {

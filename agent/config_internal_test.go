@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -12,8 +14,7 @@ func TestValidateNamesWhatCannotWork(t *testing.T) {
 		want string // one line of the error; empty: fine
 	}{
 		"the defaults":                {func(*Config) {}, ""},
-		"no place for the state":      {func(c *Config) { c.StateDir = "" }, "state_dir: missing, though recordings go below it: set it, or TPOTSCOPE_STATE_DIR, XDG_STATE_HOME or HOME"},
-		"no place, and none needed":   {func(c *Config) { c.StateDir, c.Record.Enabled = "", false }, ""},
+		"no place for anything":       {func(c *Config) { c.StateDir, c.Record.Enabled = "", false }, ""},
 		"a relative state directory":  {func(c *Config) { c.StateDir = "state" }, `state_dir: "state" is relative: want a path that begins with /`},
 		"a relative socket":           {func(c *Config) { c.Socket = "agent.sock" }, `socket: "agent.sock" is relative: want a path that begins with /`},
 		"a scrape that overlaps":      {func(c *Config) { c.Scrape.Timeout = 2 * time.Second }, "scrape.timeout: 2s is longer than scrape.interval (1s)"},
@@ -59,5 +60,24 @@ func TestLoops(t *testing.T) {
 		if got := Loops(tt.listen, tt.upstream); got != tt.want {
 			t.Errorf("Loops(%s, %s) = %v", tt.listen, tt.upstream, got)
 		}
+	}
+}
+
+func TestOnlyRecordingsNeedAPlace(t *testing.T) {
+	t.Parallel()
+	c := DefaultConfig()
+	if err := c.CheckStateDir(); !errors.Is(err, ErrNoStateDir) {
+		t.Errorf("without a place: %v", err)
+	}
+	c.Record.Enabled = false
+	if err := errors.Join(c.CheckStateDir(), c.Validate()); err != nil {
+		t.Errorf("without a recording: %v", err)
+	}
+	c.Record.Enabled, c.Record.Dir = true, "/r"
+	if err := c.CheckStateDir(); err != nil {
+		t.Errorf("with a directory of its own: %v", err)
+	}
+	if _, err := New(t.Context(), DefaultConfig(), Deps{}, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrNoStateDir) {
+		t.Errorf("an agent without a place: %v", err)
 	}
 }

@@ -240,7 +240,7 @@ func TestValidateNamesEveryFault(t *testing.T) {
 		t.Fatal("Validate() finds nothing wrong")
 	}
 	for _, key := range []string{
-		"state_dir: ", "socket: ", "nvml.source: ", "nvml.period", "targets[0].engine_url: ", "targets[1].name: ", "targets[1].engine_url: ",
+		"socket: ", "nvml.source: ", "nvml.period", "targets[0].engine_url: ", "targets[1].name: ", "targets[1].engine_url: ",
 		"targets[1].tp: ", "targets[2].name: ", "targets[2].engine_url: ", "proxy.target: ", "proxy.upstream: ", "scrape.interval: ",
 		"scrape.timeout: ", "metrics.listen: ", "metrics.web_config: ", "metrics.profile: ", "correlation.cell: ", "correlation.lateness: ",
 		"correlation.warmup_requests: ", "host.interval: ", "record.max_bytes: ",

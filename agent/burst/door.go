@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -74,7 +76,12 @@ func Ask(ctx context.Context, socket string, d time.Duration) error {
 		return fmt.Errorf("ask for burst: %w", err)
 	}
 	resp, err := transport.RoundTrip(req)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("no agent runs on %s", socket)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("no permission for %s: use sudo, or the group that the agent runs as", socket)
+	case err != nil:
 		return fmt.Errorf("ask agent on %s: %w", socket, err)
 	}
 	defer func() { _ = resp.Body.Close() }() // it was only read

@@ -46,6 +46,17 @@ func (r *Report) calibrate(ctx context.Context, o Options) {
 	}
 }
 
+// nothingToCalibrate says why there is no GPU to calibrate, in the words of the check that found none.
+func (r *Report) nothingToCalibrate() Check {
+	why := "the driver lists no GPU"
+	for _, c := range r.Checks {
+		if (c.Name == "helper" || c.Name == "driver") && c.State != Fine {
+			why = c.Detail
+		}
+	}
+	return Check{Name: "calibration", State: Skipped, Detail: "nothing can be calibrated: " + why}
+}
+
 // checkPeaks says of one GPU what keeps it from what its model can do.
 func (r *Report) checkPeaks(f *calibration.Finding) {
 	for _, k := range f.Known {

@@ -95,8 +95,11 @@ func Run(ctx context.Context, o Options) *Report {
 		r.checkGPUs(probed)
 	}
 	r.checkDCGM(ctx, o)
-	if o.Calibrate && len(r.GPUs) > 0 {
+	switch {
+	case o.Calibrate && len(r.GPUs) > 0:
 		r.calibrate(ctx, o)
+	case o.Calibrate:
+		r.add(r.nothingToCalibrate())
 	}
 	r.checkEngines(ctx, o)
 	r.add(checkAgent(ctx, o.Socket))

@@ -131,3 +131,27 @@ func TestAnExporterIsLookedAt(t *testing.T) {
 		})
 	}
 }
+
+func TestWithoutAGPUItIsSaidWhyNothingCanBeCalibrated(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		o    doctor.Options
+		want string
+	}{
+		"no library": {
+			doctor.Options{Helper: script(t, "echo 'tpotscope-nvml: open driver: library not found' >&2; exit 1")},
+			"nothing can be calibrated: libnvidia-ml.so.1 was not found: no NVIDIA driver on this host or in this container",
+		},
+		"no helper":    {doctor.Options{HelperDir: "/no/such/folder"}, "nothing can be calibrated: tpotscope-nvml is neither beside this program nor on PATH"},
+		"counters off": {doctor.Options{NoCounters: "nvml.source is off"}, "nothing can be calibrated: nvml.source is off"},
+		"no GPU":       {doctor.Options{Helper: answer(t, nil)}, "nothing can be calibrated: the driver lists no GPU"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tt.o.Engines, tt.o.Env, tt.o.Calibrate = []string{"http://127.0.0.1:9"}, os.Environ(), true
+			if c := find(t, doctor.Run(t.Context(), tt.o), "calibration"); c.State != doctor.Skipped || c.Detail != tt.want {
+				t.Errorf("%s: %q, want %q", c.State, c.Detail, tt.want)
+			}
+		})
+	}
+}

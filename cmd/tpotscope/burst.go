@@ -30,6 +30,9 @@ tells. nvml.burst says who may begin one: auto, manual or off.`,
 			if err != nil {
 				return err
 			}
+			if err := needSocket(&cfg); err != nil {
+				return err
+			}
 			if err := burst.Ask(cmd.Context(), cfg.Socket, length); err != nil {
 				return err
 			}

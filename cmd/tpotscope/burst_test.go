@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -13,12 +14,20 @@ import (
 
 func TestBurstAsksTheAgentOnItsSocket(t *testing.T) {
 	p := newPlace(t)
-	if o := p.run(t, "burst").want(t, exitError); !strings.Contains(o.err, p.socket) {
-		t.Errorf("without an agent: %s, want an error that names the socket", o.err)
+	if o := p.run(t, "burst").want(t, exitError); o.err != "tpotscope: no agent runs on "+p.socket+"\n" {
+		t.Errorf("without an agent: %s", o.err)
 	}
 	if o := p.run(t, "burst", "--for", "2m").want(t, exitUsage); !strings.Contains(o.err, "--for: 2m0s: want 1s to 1m0s") {
 		t.Errorf("two minutes: %s", o.err)
 	}
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: p.socket, Net: "unix"})
+	must(t, err)
+	dead.SetUnlinkOnClose(false)
+	must(t, dead.Close())
+	if o := p.run(t, "burst").want(t, exitError); o.err != "tpotscope: no agent runs on "+p.socket+"\n" {
+		t.Errorf("on the socket of an agent that died: %s", o.err)
+	}
+	must(t, os.Remove(p.socket))
 	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", p.socket)
 	must(t, err)
 	asked := make(chan string, 1)

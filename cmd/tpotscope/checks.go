@@ -38,6 +38,9 @@ GPU reaches below state_dir for the agent.`,
   tpotscope doctor --calibrate --with "python3 deploy/gpucheck/kernels.py"`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.load(nil)
+			if err == nil && with != "" {
+				err = canCalibrate(cmd, calibrate, cfg.StateDir)
+			}
 			if err != nil {
 				return err
 			}
@@ -52,7 +55,7 @@ GPU reaches below state_dir for the agent.`,
 			o := doctor.Options{
 				HelperDir: programDir(), Helper: cfg.NVML.Helper, Library: cfg.NVML.Library, Env: os.Environ(),
 				Engines: engines, Socket: cfg.Socket, StateDir: cfg.StateDir,
-				DCGM: cfg.DCGM.URL, Calibrate: calibrate || with != "", With: with, Say: func(line string) { a.say("%s\n", line) },
+				DCGM: cfg.DCGM.URL, Calibrate: calibrate, With: with, Say: func(line string) { a.say("%s\n", line) },
 			}
 			if cfg.NVML.Source != agent.SourceHelper {
 				o.NoCounters = "nvml.source is " + cfg.NVML.Source
@@ -71,9 +74,17 @@ GPU reaches below state_dir for the agent.`,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the findings as JSON (schema "+doctor.Schema+")")
 	cmd.Flags().BoolVar(&calibrate, "calibrate", false, "say what is known of each GPU's peaks")
-	cmd.Flags().StringVar(&with, "with", "", "calibrate with the loads that this `command` runs")
+	cmd.Flags().StringVar(&with, "with", "", "with --calibrate: measure with the loads that this `command` runs")
 	cmd.Flags().StringArrayVar(&engines, "engine", nil, "base URL of an engine (default: the usual local ports)")
 	return cmd
+}
+
+// canCalibrate returns an error of usage if loads are to be run and what they tell is not asked for, or has no place.
+func canCalibrate(cmd *cobra.Command, calibrate bool, stateDir string) error {
+	if !calibrate {
+		return usage(cmd, errors.New("--with needs --calibrate"))
+	}
+	return needState(stateDir)
 }
 
 // demoOptions are the flags of demo.
@@ -118,6 +129,9 @@ func (a *app) demo(ctx context.Context, o *demoOptions) error {
 	if o.dir == "" {
 		cfg, err := a.load(nil)
 		if err != nil {
+			return err
+		}
+		if err := needState(cfg.StateDir); err != nil {
 			return err
 		}
 		o.dir = freshRun(cfg.StateDir, "demo-")

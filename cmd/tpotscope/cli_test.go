@@ -56,6 +56,7 @@ func TestWrongUsageIsNamedAndEndsWithTwo(t *testing.T) {
 		{"export", "tpotscope: export needs a RUN: a directory, @last, @prev or @NAME"},
 		{"report a b", "tpotscope: report takes one argument, and got 2: a b"},
 		{"import -o x", "tpotscope: import needs a FILE: a scenario"},
+		{"doctor --with true", "tpotscope: --with needs --calibrate\nsee: tpotscope doctor --help"},
 		{"doctor extra", `tpotscope: doctor takes no argument, and got "extra"`},
 		{"config print extra", `tpotscope: print takes no argument, and got "extra"`},
 		{"help reprot", `tpotscope: there is no command "reprot" (did you mean "report"?)`},
@@ -91,8 +92,14 @@ func TestWrongUsageIsNamedAndEndsWithTwo(t *testing.T) {
 		{"record --listen 127.0.0.1:0 --engine http://127.0.0.1:9 --upstream ftp://x", "tpotscope: proxy."},
 		{"agent --nvml dcgm", `tpotscope: configuration: nvml.source: "dcgm"`},
 		{"agent --engine nowhere", "tpotscope: --engine: targets[0].engine_url: "},
+		{"report ''", "tpotscope: report needs a RUN: a directory, @last, @prev or @NAME\nsee: tpotscope report --help"},
+		{"export ''", "tpotscope: export needs a RUN: a directory, @last, @prev or @NAME"},
 	} {
-		got := p.run(t, strings.Fields(tt.args)...)
+		args := strings.Fields(tt.args)
+		for i, s := range args {
+			args[i] = strings.Trim(s, "'")
+		}
+		got := p.run(t, args...)
 		if got.code != exitUsage || !strings.HasPrefix(got.err, tt.want) || got.out != "" {
 			t.Errorf("%s: exit code %d, want %d\nstdout %q\nstderr %q, want %q ...", tt.args, got.code, exitUsage, got.out, got.err, tt.want)
 		}

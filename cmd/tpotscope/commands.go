@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -41,6 +42,22 @@ func (a *app) load(more map[string]string) (agent.Config, error) {
 		return cfg, &exitStatus{exitUsage, fmt.Errorf("configuration: %w", err)}
 	}
 	return cfg, nil
+}
+
+// needState returns an error of usage if there is no state directory.
+func needState(stateDir string) error {
+	if stateDir == "" {
+		return &exitStatus{exitUsage, fmt.Errorf("configuration: %w", agent.ErrNoStateDir)}
+	}
+	return nil
+}
+
+// needSocket returns an error of usage if it is not known where the agent's socket is.
+func needSocket(cfg *agent.Config) error {
+	if cfg.Socket == "" {
+		return &exitStatus{exitUsage, errors.New("configuration: socket: missing: set it, or TPOTSCOPE_SOCKET, XDG_RUNTIME_DIR or HOME")}
+	}
+	return nil
 }
 
 // programDir is the folder of this binary, where its helper is looked for first.

@@ -338,6 +338,9 @@ func (a *app) readSettings() ([]*setting, *configJSON, error) {
 	if _, warnings, werr := cfg.OTLP.WithVariables(a.env.get); werr == nil {
 		said.Warnings = append(said.Warnings, warnings...)
 	}
+	if err := cfg.CheckStateDir(); err != nil {
+		said.Warnings = append(said.Warnings, err.Error())
+	}
 	if err != nil {
 		err = &exitStatus{exitUsage, fmt.Errorf("configuration: %w", err)}
 	}

@@ -199,15 +199,48 @@ func TestAVariableThatIsNoneIsAnError(t *testing.T) {
 	}
 }
 
-func TestWithoutAHomeTheStateDirectoryHasToBeSet(t *testing.T) {
+func TestWithoutAHomeNothingIsPlacedAnywhere(t *testing.T) {
 	for name, vars := range map[string]map[string]string{
 		"no home": {}, "a home that is no path": {"HOME": "."}, "relative places": {"XDG_STATE_HOME": "state", "XDG_RUNTIME_DIR": "run"},
 	} {
 		p := &place{vars: vars}
 		cfg, _, err := loadConfig(p.env(), "", nil)
-		if err == nil || !strings.HasPrefix(err.Error(), "state_dir: missing, ") || !strings.Contains(err.Error(), "HOME") || cfg.StateDir+cfg.Socket != "" {
+		if err != nil || cfg.StateDir+cfg.Socket != "" {
 			t.Errorf("%s: state %q, socket %q, %v", name, cfg.StateDir, cfg.Socket, err)
 		}
+	}
+}
+
+func TestOnlyWhatNeedsTheStateDirectoryFailsWithoutAHome(t *testing.T) {
+	t.Parallel()
+	with, dir := imported(t)
+	p := &place{vars: map[string]string{"TPOTSCOPE_CONFIG": os.DevNull}}
+	for args, code := range map[string]int{
+		"config print": exitOK, "report " + dir: exitOK, "export " + dir: exitOK,
+		"doctor --set nvml.source=off --engine http://127.0.0.1:9 --json": exitError,
+	} {
+		if got := p.run(t, strings.Fields(args)...); got.code != code || strings.Contains(got.err, "state_dir") {
+			t.Errorf("%s: exit code %d, want %d\n%s", args, got.code, code, got.err)
+		}
+	}
+	if got := p.run(t, "config", "check").want(t, exitOK); !strings.HasPrefix(got.err, "warning: state_dir: missing, ") {
+		t.Errorf("config check says %q", got.err)
+	}
+	for _, args := range []string{
+		"agent --nvml off", "report @last", "export @agent", "demo --for 1s", "record --nvml off --engine http://127.0.0.1:9 --for 1s", "doctor --calibrate --with true",
+	} {
+		if got := p.run(t, strings.Fields(args)...); got.code != exitUsage || !strings.HasPrefix(got.err, "tpotscope: configuration: state_dir: missing, ") || !strings.Contains(got.err, "HOME") {
+			t.Errorf("%s: exit code %d\n%s", args, got.code, got.err)
+		}
+	}
+	for _, args := range []string{"burst", "proxy --listen 127.0.0.1:0 --upstream http://127.0.0.1:9"} {
+		if got := p.run(t, strings.Fields(args)...); got.code != exitUsage || !strings.HasPrefix(got.err, "tpotscope: configuration: socket: missing: ") {
+			t.Errorf("%s: exit code %d\n%s", args, got.code, got.err)
+		}
+	}
+	p.vars["TPOTSCOPE_SOCKET"] = with.socket
+	if got := p.run(t, "burst").want(t, exitError); !strings.Contains(got.err, "no agent runs on "+with.socket) {
+		t.Errorf("burst says %q", got.err)
 	}
 }
 

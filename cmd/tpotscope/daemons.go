@@ -52,6 +52,9 @@ OTEL_EXPORTER_OTLP_ENDPOINT).`,
 					return &exitStatus{exitUsage, fmt.Errorf("--engine: %w", err)}
 				}
 			}
+			if err := cfg.CheckStateDir(); err != nil {
+				return &exitStatus{exitUsage, fmt.Errorf("configuration: %w", err)}
+			}
 			ag, err := agent.New(cmd.Context(), cfg, a.agentDeps(), a.log)
 			if err != nil {
 				return err
@@ -98,6 +101,9 @@ neither stored nor logged nor sent.`,
 				return err
 			}
 			if to == "" {
+				if err := needSocket(&whole); err != nil {
+					return fmt.Errorf("%w, or name the agent with --agent", err)
+				}
 				to = "unix:" + whole.Socket
 			}
 			if err := cfg.Validate(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -162,24 +163,23 @@ func (a *app) recordAround(ctx context.Context, cfg agent.Config, o *recordOptio
 	return code, ran, err
 }
 
-// reportRecording reports, unless that is not wanted. Beside a command it goes to standard error. Without one there is
-// too little evidence only if nothing was recorded: a recording of an idle node is one.
+// reportRecording reports, unless that is not wanted. Beside a command it goes to standard error, and that the report has
+// nothing to tell of is not the command's fault. Without one it is the outcome, shown or not.
 func (a *app) reportRecording(ctx context.Context, dir string, o *recordOptions, beside bool) error {
 	shown := *a
-	if beside {
+	switch {
+	case o.quiet && beside:
+		_, err := record.OpenReader(dir)
+		return err
+	case o.quiet:
+		shown.out = io.Discard
+	case beside:
 		shown.out = a.err
 	}
-	var err error
-	if !o.quiet {
-		err = shown.printReport(ctx, dir, &o.reportFlags)
-	}
+	err := shown.printReport(ctx, dir, &o.reportFlags)
 	var status *exitStatus
-	if err != nil && (!errors.As(err, &status) || status.code != exitEvidence) {
-		return err
-	}
-	r, err := record.OpenReader(dir)
-	if err == nil && !beside && holdsNothing(r) {
-		err = &exitStatus{exitEvidence, errNothing}
+	if beside && errors.As(err, &status) && status.code == exitEvidence {
+		return nil
 	}
 	return err
 }
@@ -192,6 +192,9 @@ func (a *app) recordConfig(ctx context.Context, o *recordOptions, temp string) (
 		return cfg, err
 	}
 	if o.dir == "" {
+		if err := needState(cfg.StateDir); err != nil {
+			return cfg, err
+		}
 		o.dir = freshRun(cfg.StateDir, "")
 	}
 	if holdsRecording(o.dir) {

@@ -66,11 +66,11 @@ func TestRecordEndsAsItsCommandDoes(t *testing.T) {
 
 func TestRecordReportsWhenTimeIsUp(t *testing.T) {
 	t.Parallel()
-	got := newPlace(t).run(t, "record", "--nvml", "sim:memory_bound", "--engine", "http://127.0.0.1:9", "--for", "4s", "--json").want(t, exitOK)
+	got := newPlace(t).run(t, "record", "--nvml", "sim:memory_bound", "--engine", "http://127.0.0.1:9", "--for", "4s", "--json").want(t, exitEvidence)
 	var r summary.Report
 	must(t, json.Unmarshal([]byte(got.out), &r))
-	if !r.Simulated || len(r.GPUs) != 1 {
-		t.Errorf("the report: simulated %v, %d GPUs", r.Simulated, len(r.GPUs))
+	if !r.Simulated || len(r.GPUs) != 1 || r.Empty == "" || !strings.HasSuffix(got.err, "tpotscope: not enough evidence: "+r.Empty+"\n") {
+		t.Errorf("the report: simulated %v, %d GPUs, empty: %q\n%s", r.Simulated, len(r.GPUs), r.Empty, got.err)
 	}
 }
 

@@ -60,6 +60,9 @@ func findRun(stateDir, run string) (string, []string, error) {
 		}
 		return run, nil, nil
 	}
+	if err := needState(stateDir); err != nil {
+		return "", nil, err
+	}
 	dirs, err := listRuns(runsDir(stateDir))
 	if err != nil {
 		return "", nil, err

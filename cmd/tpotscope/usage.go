@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -36,6 +35,9 @@ func one(what string) cobra.PositionalArgs {
 		case 0:
 			return fmt.Errorf("%s needs %s", cmd.Name(), what)
 		case 1:
+			if args[0] == "" {
+				return fmt.Errorf("%s needs %s", cmd.Name(), what)
+			}
 			return nil
 		}
 		return fmt.Errorf("%s takes one argument, and got %d: %s", cmd.Name(), len(args), strings.Join(args, " "))
@@ -183,6 +185,3 @@ func nvmlHelp() string {
 	return "where counters come from: helper, off, or sim:NAME, which is SIMULATED and labelled so everywhere; " +
 		"NAME is a scenario file or one of " + scenarios()
 }
-
-// errNothing says that a recording has nothing to tell of.
-var errNothing = errors.New("not enough evidence: the recording holds neither requests nor counter windows")
