@@ -73,7 +73,13 @@ func run(args []string) error {
 	if st, err := frames.Stat(); err != nil || st.Mode()&os.ModeNamedPipe == 0 {
 		return errors.New("write frames: descriptor 3 is no pipe; the agent starts this command, people want --probe")
 	}
-	open := func() (nvml.Library, error) { return libnvml.Open(f.library) }
+	open := func() (nvml.Library, error) {
+		lib, err := libnvml.Open(f.library)
+		if err == nil && lib.Note() != "" {
+			fmt.Fprintln(os.Stderr, lib.Note()) // the agent logs it
+		}
+		return lib, err
+	}
 	return remote.Serve(ctx, open, f.cfg, frames, os.Stdin, clock.Now)
 }
 
@@ -113,7 +119,8 @@ func probe(ctx context.Context, w io.Writer, f flags, clock *hostclock.Clock) er
 	enc.SetIndent("", "  ")
 	return enc.Encode(struct {
 		Driver           string   `json:"driver"`
+		DriverNote       string   `json:"driver_note,omitempty"`
 		MissingFunctions []string `json:"missing_functions"`
 		remote.Findings
-	}{lib.Driver(), lib.Missing(), p})
+	}{lib.Driver(), lib.Note(), lib.Missing(), p})
 }

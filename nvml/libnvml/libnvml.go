@@ -118,6 +118,25 @@ func (l *Library) lookUp() error {
 // Driver returns the driver's version.
 func (l *Library) Driver() string { return l.version }
 
+// The branches whose functions and fields were compared: R525 (NVML 12.0) to R610 (13.3).
+const (
+	oldestBranch = 525
+	newestBranch = 610
+)
+
+// Note says what is made of a driver whose version is not one of those that are known, and nothing of one that is.
+func (l *Library) Note() string {
+	switch b := branchOf(l.version); {
+	case b == 0:
+		return fmt.Sprintf("the driver's version %q names no branch: it is read as the oldest one, by the fields that all have", l.version)
+	case b < oldestBranch:
+		return fmt.Sprintf("the driver's branch R%d is older than R%d, the oldest that is known: what it lacks is left out", b, oldestBranch)
+	case b > newestBranch:
+		return fmt.Sprintf("the driver's branch R%d is newer than R%d, the newest that is known: it is read as that one", b, newestBranch)
+	}
+	return ""
+}
+
 // Missing returns the functions that this driver does not have, in a fixed order.
 func (l *Library) Missing() []string {
 	missing := []string{}
