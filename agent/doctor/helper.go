@@ -19,6 +19,7 @@ import (
 // findings are what the helper's probe prints.
 type findings struct {
 	Driver           string   `json:"driver"`
+	DriverNote       string   `json:"driver_note"` // what is made of a driver that is not known
 	MissingFunctions []string `json:"missing_functions"`
 	remote.Findings
 }
@@ -67,7 +68,11 @@ func (r *Report) checkHelper(ctx context.Context, o Options) *findings {
 	if n := len(f.MissingFunctions); n > 0 {
 		detail += fmt.Sprintf("; lacks %d functions this version knows, and is read without them", n)
 	}
-	r.add(Check{Name: "driver", State: Fine, Detail: detail})
+	state := Fine
+	if f.DriverNote != "" {
+		state, detail = Warning, detail+"; "+f.DriverNote
+	}
+	r.add(Check{Name: "driver", State: state, Detail: detail})
 	return &f
 }
 
