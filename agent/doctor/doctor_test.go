@@ -144,6 +144,10 @@ func TestEachOutcomeOfTheDriverIsTold(t *testing.T) {
 			"driver", doctor.Fine,
 			"driver 525.60; lacks 2 functions", "", "",
 		},
+		"a driver that is not known": {
+			doctor.Options{Helper: script(t, `echo '{"driver":"999.1","driver_note":"newer than all","gpus":[]}'`)},
+			"driver", doctor.Warning, "driver 999.1; newer than all", "", "",
+		},
 		"a slow driver": {
 			doctor.Options{Helper: script(t, `echo '{"gpus":[{"uuid":"GPU-0"}],"latency":[{"gpu":0,"call":"gpm_sample","mean_us":30000}]}'`)},
 			"latency",
