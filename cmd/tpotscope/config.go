@@ -17,6 +17,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/tpotscope/tpotscope/agent"
+	"github.com/tpotscope/tpotscope/correlate/hardware"
 	"github.com/tpotscope/tpotscope/nvml/sim"
 )
 
@@ -153,12 +154,16 @@ func unknownVariables(env environment, all []*setting) error {
 	for _, s := range all {
 		known = append(known, envName(s.key))
 	}
+	ends := make([]string, len(known)) // what all begin with tells nothing of which one was meant
+	for i, name := range known {
+		ends[i] = strings.TrimPrefix(name, variablePrefix)
+	}
 	var errs []error
 	for _, name := range env.names() {
-		switch near := nearest(name, known); {
+		switch near := nearest(strings.TrimPrefix(name, variablePrefix), ends); {
 		case !strings.HasPrefix(name, variablePrefix), slices.Contains(known, name):
 		case near != "":
-			errs = append(errs, fmt.Errorf("%s: no such variable (did you mean %s?)", name, near))
+			errs = append(errs, fmt.Errorf("%s: no such variable (did you mean %s?)", name, variablePrefix+near))
 		default:
 			errs = append(errs, fmt.Errorf("%s: no such variable", name))
 		}
@@ -197,35 +202,12 @@ func unknownKey(key string, all []*setting) error {
 	return fmt.Errorf("%s: no such setting", key)
 }
 
-// nearest returns the candidate within a third of key's length in edits, or nothing.
+// nearest returns the candidate whose spelling comes nearest to key, or nothing if none is close.
 func nearest(key string, candidates []string) string {
-	best, least := "", max(2, len(key)/3)+1
-	for _, c := range candidates {
-		if d := edits(key, c); d < least {
-			best, least = c, d
-		}
+	if near := hardware.Nearest(key, candidates, 1); len(near) > 0 {
+		return near[0]
 	}
-	return best
-}
-
-// edits returns the Levenshtein distance of a and b.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
+	return ""
 }
 
 // environment is what the command reads from the process's environment, so that tests can hand in another.
