@@ -320,7 +320,7 @@ func (q *scrapes) growthKnown(span timeline.Span) bool {
 func (e *Engine) countCell(c *Cell, t *target, width float64) *sums {
 	pooled := &sums{}
 	if len(t.gpus) == 0 {
-		c.DRAMBytes = timeline.Absent(verdict.ReasonNoMapping)
+		c.DRAMBytes = timeline.Absent(e.unmapped(c.Span))
 		return pooled
 	}
 	e.scratch.perGPU = e.scratch.perGPU[:0]

@@ -86,7 +86,7 @@ func (c *Cell) fraction(k timeline.Counter) timeline.Measure {
 // gateOf returns why nothing can be said of the cell, as far as the verdict cannot see it itself.
 func (e *Engine) gateOf(c *Cell, t *target, pooled *sums, broken bool) string {
 	if len(t.gpus) == 0 || t.missing {
-		return verdict.ReasonNoMapping
+		return e.unmapped(c.Span)
 	}
 	if broken {
 		return verdict.ReasonClock
@@ -113,6 +113,17 @@ func (e *Engine) gateOf(c *Cell, t *target, pooled *sums, broken bool) string {
 	}
 	if pooled.seconds[timeline.GPUDuty] > 0 || pooled.seconds[timeline.MemDuty] > 0 {
 		return verdict.ReasonLegacy
+	}
+	return verdict.ReasonNoCounters
+}
+
+// unmapped returns why a target without GPUs has no counters: those that are read cannot be tied to it, or none is read.
+func (e *Engine) unmapped(span timeline.Span) string {
+	from, to := e.life(span)
+	for i := range e.gpus {
+		if e.gpus[i].heard.in(from, to) {
+			return verdict.ReasonNoMapping
+		}
 	}
 	return verdict.ReasonNoCounters
 }

@@ -3,6 +3,7 @@ package verdict
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
@@ -179,10 +180,26 @@ func Unseen(coverage timeline.Measure) string {
 	case !coverage.OK():
 		return "traffic coverage is unknown"
 	case coverage.Value < fullTraffic:
-		return fmt.Sprintf("the probe saw %.0f %% of the traffic", 100*coverage.Value)
+		return "the probe saw " + Below(100*coverage.Value, 100*fullTraffic, 0) + " % of the traffic"
 	}
 	return ""
 }
+
+// Below writes a value with so many decimals, and with more where rounding would lift one that is below the limit onto
+// it.
+func Below(value, limit float64, decimals int) string {
+	edge := strconv.FormatFloat(limit, 'f', decimals, 64)
+	for ; value < limit && decimals < mostDecimals; decimals++ {
+		if strconv.FormatFloat(value, 'f', decimals, 64) != edge {
+			break
+		}
+		edge = strconv.FormatFloat(limit, 'f', decimals+1, 64)
+	}
+	return strconv.FormatFloat(value, 'f', decimals, 64)
+}
+
+// mostDecimals that a value is written with to tell it from a limit.
+const mostDecimals = 6
 
 // Seen returns the verdict of a cell of a run of whose traffic it is known what part the probe saw: unseen is the clause
 // that holds its confidence down, or nothing.

@@ -171,7 +171,7 @@ func mixedRung(in *Input, p part, at point, v *Verdict) rung {
 	most, why := timeline.Medium, "prompt work shares the steps"
 	counted := in.Work.Prompt.OK()
 	if !counted {
-		most, why = timeline.Low, "prompt tokens are not counted"
+		most, why = timeline.Low, ReasonNotCounted
 	}
 	m, c := at.low.memory, at.low.compute
 	switch {

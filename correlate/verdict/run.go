@@ -93,14 +93,27 @@ func undecided(cells []Timed, v Verdict) Verdict {
 	return v
 }
 
-// reasonOf is what the newest cell with that label rests on.
+// reasonOf is what the newest cell with that label rests on. Of cells that are mixed because nobody counts prompts and
+// those that are mixed by what was measured, the kind that held longer speaks.
 func reasonOf(cells []Timed, l timeline.Label) string {
+	var counted, not time.Duration
+	reason := ""
 	for _, c := range slices.Backward(cells) {
-		if c.Verdict.Label == l {
-			return c.Verdict.Reason
+		switch {
+		case c.Verdict.Label != l:
+		case c.Verdict.Reason == ReasonNotCounted:
+			not += c.Over.Duration()
+		default:
+			counted += c.Over.Duration()
+			if reason == "" {
+				reason = c.Verdict.Reason
+			}
 		}
 	}
-	return ""
+	if not > counted {
+		return ReasonNotCounted
+	}
+	return reason
 }
 
 // judgeRun sets confidence, interval and what held the confidence down.

@@ -38,6 +38,9 @@ func (v *Verdict) Placed() bool { return v.Shares.Sum() > 0.5 }
 // ReasonChanging is why a run is mixed whose cells differ, as opposed to one whose steps carry prompts.
 const ReasonChanging = "no label holds 60 % of the time"
 
+// ReasonNotCounted is why a cell or a run is mixed that may have held prompt work or none: nobody counts it.
+const ReasonNotCounted = "prompt tokens are not counted"
+
 // Why a label is withheld.
 const (
 	ReasonNoMapping  = "no gpu mapping"
