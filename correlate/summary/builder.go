@@ -87,12 +87,11 @@ func (b *Builder) match(c *correlate.Cell) {
 	if m.Intervals == 0 || b.cfg.Target != "" && c.Target != b.cfg.Target {
 		return
 	}
-	if (since == 0 || m.Over.Start >= since) && (until == 0 || m.Over.End <= until) {
-		b.cells.matched.add(m)
-	}
-	if (since == 0 || m.Over.End > since) && (until == 0 || m.Over.Start < until) {
-		b.cells.touching.Add(m)
-	}
+	b.cells.counts.add(&counted{
+		target: c.Target, m: m,
+		inside:   (since == 0 || m.Over.Start >= since) && (until == 0 || m.Over.End <= until),
+		touching: (since == 0 || m.Over.End > since) && (until == 0 || m.Over.Start < until),
+	})
 }
 
 // AddPhase takes one finished request, if the middle of its decode lies in the span that the report is about; a
@@ -104,6 +103,7 @@ func (b *Builder) AddPhase(p *correlate.Phase) {
 		at = over
 	}
 	b.named[p.Request.Target] = true
+	b.cells.counts.end(&p.Request)
 	if !over.Start.IsZero() {
 		b.all = b.all.Union(over)
 	}
@@ -181,7 +181,8 @@ func (b *Builder) Report() *Report {
 	}
 	r.Requests.WarmupRule = rule
 	r.Simulated = slices.ContainsFunc(b.gpus, func(g timeline.GPU) bool { return g.Simulated })
-	r.TrafficCoverage = b.cells.coverage(p)
+	inside, touching := b.cells.counts.all()
+	r.TrafficCoverage = b.cells.coverage(p, &inside, &touching)
 	p.fill(r)
 	r.EngineTPOT = b.cells.engineTPOT()
 	r.Tokens = b.cells.tokens(p, b.span)
@@ -189,7 +190,7 @@ func (b *Builder) Report() *Report {
 	if r.Empty = b.empty(r, p); r.Empty != "" && r.Decode.DecodeS <= 0 {
 		r.Decode = noDecode(r.Empty)
 	}
-	r.Warnings = b.warnings(r, p)
+	r.Warnings = b.warnings(r, p, inside.tooMany())
 	return r
 }
 

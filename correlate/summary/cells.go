@@ -27,9 +27,8 @@ type cells struct {
 	level    timeline.EvidenceLevel
 	engine   stats.WeightedMean // engine TPOT, by output tokens
 	d        decodeSums
-	read     map[string]bool   // GPUs that any cell speaks of
-	matched  matched           // inside the report's span
-	touching correlate.Matched // also across its ends
+	read     map[string]bool // GPUs that any cell speaks of
+	counts   counts
 	count    int
 	warmed   float64 // s of decode in the warm-up
 	probed   bool    // some cell had a request or token of the probe
@@ -93,6 +92,7 @@ func number(v float64) timeline.Measure {
 
 func newCells() *cells {
 	return &cells{
+		counts:   newCounts(),
 		byTarget: map[string]*targetCells{}, byGPU: map[string]*gpuSums{}, read: map[string]bool{},
 		d: decodeSums{byLabel: map[timeline.Label]float64{}, byOverlay: map[timeline.Overlay]float64{}},
 	}
@@ -265,69 +265,11 @@ func stepsOf(c *correlate.Cell) (steps float64, guessed bool) {
 // names returns the targets in the order of their names.
 func (cs *cells) names() []string { return slices.Sorted(maps.Keys(cs.byTarget)) }
 
-// matched is what the probe and the engine counted between the same scrapes, and how that scattered from cell to cell.
-type matched struct {
-	correlate.Matched
-	cells      float64
-	pp, pe, ee float64 // sums of squares and products
-}
-
-func (m *matched) add(o correlate.Matched) {
-	if o.Intervals == 0 {
-		return
-	}
-	m.Add(o)
-	m.cells++
-	m.pp, m.pe, m.ee = m.pp+o.Probe*o.Probe, m.pe+o.Probe*o.Engine, m.ee+o.Engine*o.Engine
-}
-
-// tooMany reports whether the probe clearly counted more than the engine: over the limit by more than what may be on its
-// way, and by two standard errors of the ratio (Cochran, Sampling Techniques, chapter 6). Engines that count a request's
-// tokens at its end scatter too much for that.
-func (m *matched) tooMany() bool {
-	if m.cells < 3 || m.Engine <= 0 || m.Probe <= overCoverage*m.Engine+m.Slack {
-		return false
-	}
-	r := m.Probe / m.Engine
-	scatter := max(0, m.pp-2*r*m.pe+r*r*m.ee) * m.cells / (m.cells - 1)
-	return r-2*math.Sqrt(scatter)/m.Engine > overCoverage
-}
-
-// overCoverage is the part of the engine's output tokens beyond which the probe cannot have seen them.
-const overCoverage = 1.05
-
-// coverage returns the probe's part of the engine's output tokens.
-func (cs *cells) coverage(p *pool) timeline.Measure {
-	told := slices.ContainsFunc(cs.names(), func(name string) bool { return cs.byTarget[name].engineS > 0 })
-	switch {
-	case !told && cs.matched.Intervals == 0:
-		return timeline.Absent("the engine's output tokens are not counted")
-	case !cs.probed && p.counts.Total == 0:
-		return timeline.Absent(noProbe)
-	}
-	if m := cs.matched.Coverage(); m.OK() {
-		return m
-	}
-	// A span of a few scrapes holds few whole intervals; those across its ends say the same of it.
-	return cs.touching.Coverage()
-}
-
-// noProbe says that the engine alone was asked, so that no part of the traffic is missing.
-const noProbe = "no probe: the engine's own counts cover all traffic"
-
-// engineTPOT returns the engine's own mean.
-func (cs *cells) engineTPOT() timeline.Measure {
-	if v, ok := cs.engine.Value(); ok {
-		return timeline.Known(v)
-	}
-	return timeline.Absent("the engine tells no inter-token latency")
-}
-
-// nobody says why there are no output tokens.
-const nobody = "neither the engine nor a probe counts them"
-
-// told is the part of the time in which an engine must have told for its counts to stand for the whole span.
-const told = 0.9
+// Whose counts of tokens stand.
+const (
+	byTheEngine = "engine"
+	byTheProbe  = "probe"
+)
 
 // tokens returns what was generated and processed.
 func (cs *cells) tokens(p *pool, over timeline.Span) Tokens {
@@ -344,13 +286,13 @@ func (cs *cells) tokens(p *pool, over timeline.Span) Tokens {
 		}
 		prompt += t.prompt
 	}
-	out := Tokens{Output: number(math.Round(engine)), PerSecond: number(rate), Source: "engine"}
+	out := Tokens{Output: number(math.Round(engine)), PerSecond: number(rate), Source: byTheEngine}
 	switch {
 	case byEngine, engine > 0 && !cs.probed && p.counts.Total == 0: // with no probe the engine's is the only word
 	case !cs.probed && p.counts.Total == 0:
 		out = Tokens{Output: timeline.Absent(nobody), PerSecond: timeline.Absent(nobody)}
 	default:
-		out = Tokens{Output: number(math.Round(probe)), PerSecond: timeline.Absent("the span is empty"), Source: "probe"}
+		out = Tokens{Output: number(math.Round(probe)), PerSecond: timeline.Absent("the span is empty"), Source: byTheProbe}
 		if s := over.Duration().Seconds(); s > 0 {
 			out.PerSecond = number(probe / s)
 		}
@@ -360,13 +302,85 @@ func (cs *cells) tokens(p *pool, over timeline.Span) Tokens {
 	}
 	switch {
 	case byPrompt:
-		out.Prompt = number(math.Round(prompt))
+		out.Prompt, out.PromptSource = number(math.Round(prompt)), byTheEngine
 	case p.counts.Total == 0:
 		out.Prompt = timeline.Absent("the engine does not tell, and no request was seen")
 	case p.promptUnknown == 0:
-		out.Prompt = timeline.Known(p.prompt)
+		out.Prompt, out.PromptSource = timeline.Known(p.prompt), byTheProbe
 	default:
 		out.Prompt = timeline.Absent(fmt.Sprintf("not told by the engine, nor by %d of %d requests", p.promptUnknown, p.counts.Total))
 	}
 	return out
+}
+
+// gpuSums is one GPU over the decoding cells.
+type gpuSums struct {
+	at        int // position in the list of GPUs
+	counters  [timeline.NumCounters]stats.WeightedMean
+	throttled map[string]float64
+	windows   int
+	covered   float64
+}
+
+// gpu takes one GPU's part of a decoding cell.
+func (cs *cells) gpu(g *correlate.GPUCell) {
+	s := cs.byGPU[g.UUID]
+	if s == nil {
+		s = &gpuSums{at: g.GPU, throttled: map[string]float64{}}
+		cs.byGPU[g.UUID] = s
+	}
+	for k := range g.Counters {
+		s.counters[k].Add(g.Counters[k].Value, g.Counters[k].CoveredS)
+	}
+	for reason, sec := range g.ThrottledS {
+		if sec > 0 {
+			s.throttled[reason] += sec
+		}
+	}
+	s.windows += g.Windows
+	s.covered += g.CoveredS
+}
+
+// gpuList returns the known GPUs in their order, and after them those that only cells name. A recording knows all GPUs
+// that ever were: of those, where cells speak of any, the ones of which no cell does are left out.
+func (cs *cells) gpuList(known []timeline.GPU) []GPU {
+	out := make([]GPU, 0, len(known))
+	listed := map[string]bool{}
+	for i := range known {
+		g := &known[i]
+		listed[g.UUID] = true
+		if len(cs.read) > 0 && !cs.read[g.UUID] {
+			continue
+		}
+		out = append(out, cs.gpuOf(GPU{UUID: g.UUID, Name: g.Name, Index: g.Index, Simulated: g.Simulated}))
+	}
+	for _, uuid := range slices.Sorted(maps.Keys(cs.byGPU)) {
+		if !listed[uuid] {
+			out = append(out, cs.gpuOf(GPU{UUID: uuid, Index: cs.byGPU[uuid].at}))
+		}
+	}
+	return out
+}
+
+// gpuOf fills in what the cells say of g.
+func (cs *cells) gpuOf(g GPU) GPU {
+	s := cs.byGPU[g.UUID]
+	mean := func(k timeline.Counter) timeline.Measure {
+		if s == nil {
+			return timeline.Absent("no decode ran on it")
+		}
+		if v, ok := s.counters[k].Value(); ok {
+			return timeline.Known(v)
+		}
+		return timeline.Absent("not read")
+	}
+	g.DRAM, g.SM, g.Tensor, g.Graphics = mean(timeline.DRAMUtil), mean(timeline.SMUtil), mean(timeline.TensorUtil), mean(timeline.GraphicsUtil)
+	g.SMClockHz, g.PowerW, g.Temperature = mean(timeline.SMClock), mean(timeline.Power), mean(timeline.Temperature)
+	if s != nil {
+		g.Windows, g.CoveredS = s.windows, s.covered
+		if len(s.throttled) > 0 {
+			g.ThrottledS = maps.Clone(s.throttled)
+		}
+	}
+	return g
 }

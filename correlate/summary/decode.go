@@ -138,7 +138,7 @@ func (d *decodeSums) bytes(out *Decode, coverage timeline.Measure) {
 func withheld(coverage timeline.Measure) string {
 	switch {
 	case coverage.OK() && coverage.Value < fullCoverage:
-		return fmt.Sprintf("traffic coverage is %.2f, below %.2f", coverage.Value, fullCoverage)
+		return fmt.Sprintf("traffic coverage is %s, below %.2f", verdict.Below(coverage.Value, fullCoverage, 2), fullCoverage)
 	case !coverage.OK() && coverage.Why != noProbe:
 		return "traffic coverage is unknown: " + coverage.Why
 	}

@@ -6,12 +6,14 @@
 package summary
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/correlate/verdict"
 )
 
 // Schema names the JSON form of a Report.
@@ -44,6 +46,36 @@ type Report struct {
 	Warnings   []string         `json:"warnings"`
 }
 
+// ReasonNotCounted is the Reason of a Decode that is mixed because nobody counts prompt tokens, not because of what was
+// measured.
+const ReasonNotCounted = verdict.ReasonNotCounted
+
+// HasEvidence reports whether the report rests on anything. Where it does not, its level says nothing.
+func (r Report) HasEvidence() bool {
+	return r.Empty == "" || r.Evidence > timeline.L0 || r.Tokens.Output.OK()
+}
+
+// reportFields is Report without its methods.
+type reportFields Report
+
+// MarshalJSON writes the report, without a level of evidence where there is none.
+func (r Report) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // that is up to whoever writes the whole
+	var v any = reportFields(r)
+	if !r.HasEvidence() {
+		v = struct {
+			reportFields
+			Evidence string `json:"evidence,omitempty"` // hides the other
+		}{reportFields: reportFields(r)}
+	}
+	if err := e.Encode(v); err != nil {
+		return nil, fmt.Errorf("write report: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
 // Span is the time a report is about. Start and End are zero where no anchor ties the recording to the wall clock.
 type Span struct {
 	Start   time.Time `json:"start,omitzero"`
@@ -74,6 +106,8 @@ type Tokens struct {
 	Prompt    timeline.Measure `json:"prompt"`
 	PerSecond timeline.Measure `json:"per_second"` // output tokens over the span
 	Source    string           `json:"source"`     // of the output tokens: "engine" or "probe", empty if nobody counts
+
+	PromptSource string `json:"prompt_source,omitempty"` // likewise; the probe knows the prompts of the requests it saw, and of no others
 }
 
 // GPU is one device over the decoding cells of the span.

@@ -15,7 +15,7 @@ import (
 const pathShare = 0.1
 
 // warnings lists what a reader must know before trusting the figures, the gravest first.
-func (b *Builder) warnings(r *Report, p *pool) []string {
+func (b *Builder) warnings(r *Report, p *pool, tooMany bool) []string {
 	w := []string{}
 	say := func(format string, args ...any) { w = append(w, fmt.Sprintf(format, args...)) }
 	if r.Simulated {
@@ -34,8 +34,8 @@ func (b *Builder) warnings(r *Report, p *pool) []string {
 	if c := r.TrafficCoverage; c.OK() {
 		switch {
 		case c.Value < fullCoverage:
-			say("the probe saw %.0f %% of the engine's output tokens: measured bytes per token are withheld", 100*c.Value)
-		case b.cells.matched.tooMany():
+			say("the probe saw %s %% of the engine's output tokens: measured bytes per token are withheld", SeenPercent(c.Value))
+		case tooMany:
 			say("the probe counted %.0f %% of the engine's output tokens: counts or targets do not match", 100*c.Value)
 		}
 	} else if c.Why != noProbe && (p.counts.Total > 0 || b.cells.count > 0) {
