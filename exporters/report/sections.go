@@ -22,6 +22,9 @@ func said(d *summary.Decode) string {
 		if len(d.Mixture) > 0 && (d.Mixture[0].Label != timeline.Mixed || d.Mixture[0].Share < dominant) {
 			return "No single limit dominates decode"
 		}
+		if d.Reason == summary.ReasonNotCounted {
+			return "What bounds decode is not told apart from prompt work: " + d.Reason
+		}
 		return "Prompts share the decode steps, and no limit dominates"
 	case timeline.Host:
 		return "Decode waits for the host"
@@ -120,7 +123,7 @@ func spanRows(p *page, r *summary.Report) {
 	}
 	if r.Empty != "" {
 		text := "none"
-		if r.Evidence > timeline.L0 || r.Tokens.Output.OK() {
+		if r.HasEvidence() {
 			text = fmt.Sprintf("%s, %s", r.Evidence, sources(r.Evidence))
 		}
 		p.row("evidence", must, text)
@@ -177,7 +180,7 @@ func ends(r *summary.Report) string {
 // coverage says how much of the traffic the probe saw.
 func coverage(r *summary.Report) string {
 	if c := r.TrafficCoverage; c.OK() {
-		return percent(c.Value) + " of the output tokens seen"
+		return summary.SeenPercent(c.Value) + nbsp + "% of the output tokens seen"
 	} else if strings.HasPrefix(c.Why, "no probe") {
 		return c.Why
 	}
@@ -212,5 +215,9 @@ func tokens(t *summary.Tokens) string {
 	if t.Source != "" && t.Output.OK() {
 		s += " by the " + t.Source
 	}
-	return s + "; " + one(t.Prompt, "in prompts")
+	s += "; " + one(t.Prompt, "in prompts")
+	if t.PromptSource != "" && t.Prompt.OK() {
+		s += " by the " + t.PromptSource
+	}
+	return s
 }

@@ -45,7 +45,7 @@ func latencyRows(p *page, r *summary.Report) {
 			p.row(l.name, l.rank, absent(l.s.Absent))
 			continue
 		}
-		c := cellsOf(l.s, &n)
+		c := cellsOf(l.s, &n, l.rank)
 		p.put(pad(l.name, labelWidth-2)+c.unit, l.rank, c.text+left(c.interval, intervalWidth))
 		if l.s.Flag != "" {
 			n.add(l.name+"s: "+l.s.Flag, useful)
@@ -69,7 +69,7 @@ func groupRows(p *page, r *summary.Report) {
 		if g.Concurrency.OK() {
 			along = between(g.Concurrency.Value)
 		}
-		c := cellsOf(&g.TPOT, &n)
+		c := cellsOf(&g.TPOT, &n, must)
 		p.add(must, "  "+pad(between(g.OutputTokens), lengthWidth)+pad(along, alongWidth)+c.text+" "+c.unit)
 	}
 	if slices.ContainsFunc(r.Groups, func(g summary.Group) bool { return !g.TPOT.P99.OK() }) {
@@ -114,8 +114,8 @@ type laidOut struct{ unit, text, interval string }
 // intervalWidth is the width of the column of intervals.
 const intervalWidth = 18
 
-// cellsOf writes a distribution. Why a cell is empty goes into n.
-func cellsOf(s *summary.Stat, n *notes) laidOut {
+// cellsOf writes a distribution, whose row is of rank r. Why a cell is empty goes into n, and off the page before the row.
+func cellsOf(s *summary.Stat, n *notes, r rank) laidOut {
 	low, high := s.Mean.Value, s.Mean.Value
 	for _, m := range []timeline.Measure{s.P50, s.P90, s.P99} {
 		if m.OK() {
@@ -125,7 +125,7 @@ func cellsOf(s *summary.Stat, n *notes) laidOut {
 	u := unitOf(low, high)
 	cell := func(m timeline.Measure) string {
 		if !m.OK() {
-			n.add("- "+m.Why, wanted)
+			n.add("- "+m.Why, max(r, wanted))
 			return "-"
 		}
 		return u.number(m.Value)
