@@ -88,14 +88,14 @@ const (
 	keptCounts = 64
 	// cutTogether is how far apart requests end that are cut off at once.
 	cutTogether = 250 * time.Millisecond
-	// cutTail is for how long before such an end tokens may be missing: clients and observers pass them on in batches,
-	// and what ends with them takes along the batch that they were filling.
+	// cutTail is how near before such an end a stretch must not come: what winds a load down is under way by then, and
+	// one usual interval between scrapes of a second is the last to hold any of it.
 	cutTail = 1500 * time.Millisecond
 )
 
 // counts are what the probe and the engine counted between scrapes. Where a target's last requests are cut off, the
-// engine has counted tokens that no client was left to receive, or that nobody was left to pass on: a stretch near that
-// end says nothing of what part of the traffic the probe sees.
+// engine has counted tokens that no client was left to receive: a stretch at or near that end says nothing of what part
+// of the traffic the probe sees.
 type counts struct {
 	inside   matched           // the report's span
 	touching correlate.Matched // also across its ends
