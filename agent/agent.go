@@ -190,6 +190,9 @@ func (a *Agent) sayStopped() {
 		}
 		attrs = append(attrs, slog.String("recording", a.cfg.RecordDir()), slog.Int64("rows", rows), slog.Uint64("rows_lost", a.recorder.lost.Load()))
 	}
+	if a.ways.otlp != nil {
+		attrs = append(attrs, slog.Uint64("exports_lost", a.ways.lost()))
+	}
 	a.log.Info("agent stopped", attrs...)
 }
 

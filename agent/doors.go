@@ -170,6 +170,7 @@ type health struct {
 	Drops        Drops              `json:"drops"`
 	Helper       *helperHealth      `json:"helper,omitempty"`
 	DCGM         *scrape.DCGMStats  `json:"dcgm,omitempty"`
+	Exports      []exportHealth     `json:"exports,omitempty"`
 	Bursts       burst.State        `json:"bursts"`
 	Targets      []timeline.Target  `json:"targets"`
 }
@@ -243,6 +244,8 @@ func (a *Agent) health() *health {
 	switch {
 	case a.counters == nil && a.dcgm == nil:
 		h.Why = append(h.Why, "no counters: nvml.source is off, or the helper was not found")
+	case known.Lost && strings.HasPrefix(known.Why, neverRead):
+		h.Why = append(h.Why, known.Why)
 	case known.Lost:
 		h.Why = append(h.Why, "counters stopped: "+known.Why)
 	case len(gpus) == 0 && now.Sub(a.started) > staleAfter:
@@ -250,6 +253,11 @@ func (a *Agent) health() *health {
 	}
 	if a.recorder != nil && a.recorder.failing.Load() {
 		h.Why = append(h.Why, "the recording loses rows: see the log")
+	}
+	if a.ways.otlp != nil {
+		var why []string
+		h.Exports, why = a.ways.watch.health(time.Now(), a.ways.otlp.Stats())
+		h.Why = append(h.Why, why...)
 	}
 	if len(h.Why) > 0 {
 		h.Status = "degraded"

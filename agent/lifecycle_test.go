@@ -80,7 +80,7 @@ func TestAWholeAgentTellsRecordsAndLeavesNothing(t *testing.T) {
 	if took := ag.stop(t); took > 4*time.Second {
 		t.Errorf("the end took %v", took)
 	}
-	for _, text := range []string{`msg="agent stops`, `msg="agent stopped" ran=`, "recording=" + cfg.RecordDir() + " rows="} {
+	for _, text := range []string{`msg="agent stops`, `msg="agent stopped" ran=`, "recording=" + cfg.RecordDir() + " rows=", "exports_lost=0"} {
 		if n := ag.log.count(text); n != 1 {
 			t.Errorf("the log says %d times %s, want once", n, text)
 		}
@@ -201,6 +201,28 @@ func TestAStuckCollectorDoesNotHoldUpTheEnd(t *testing.T) {
 	}
 	if took := ag.stop(t); took > 8*time.Second {
 		t.Errorf("the end took %v, want less than 8 s", took)
+	}
+	if ag.log.count("exports_lost=") != 1 || ag.log.count("exports_lost=0") != 0 {
+		t.Error("the log does not say that exports were lost at the end")
+	}
+}
+
+func TestAReceiverThatIsNotThereIsSaid(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, small)
+	cfg := w.config(t)
+	cfg.OTLP.Disabled, cfg.OTLP.Endpoint.URL, cfg.OTLP.Interval, cfg.OTLP.Flush = false, "http://127.0.0.1:9", time.Second, 0
+	ag := start(t, cfg, agent.Deps{Counters: w.counters(&cfg)})
+	const line = `level=WARN msg="exports fail" signal=metrics endpoint=127.0.0.1:9 cause=`
+	until(t, 20*time.Second, "the warning", func() bool { return ag.log.count(line) == 1 })
+	for _, want := range []string{`"signal": "metrics"`, `"endpoint": "127.0.0.1:9"`, `"failing_s": `, `"sent": 0`} {
+		if page := ag.get(t, "/healthz"); !strings.Contains(page, want) {
+			t.Errorf("health lacks %s:\n%s", want, page)
+		}
+	}
+	ag.stop(t)
+	if n := ag.log.count(line); n != 1 {
+		t.Errorf("the log says it %d times, want once", n)
 	}
 }
 

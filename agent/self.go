@@ -145,6 +145,7 @@ type gpuLog struct {
 
 	mu     sync.Mutex
 	said   map[toldOf]*told
+	listed bool                   // the driver has listed GPUs
 	helper string                 // why the helper was lost, which its own log says
 	open   map[int]timeline.Event // gaps that windows have not ended, by GPU
 	warned map[int]string         // GPUs of which it was said that counters are missing, and why
@@ -183,8 +184,29 @@ func (l *gpuLog) AddInventory(v timeline.Inventory) {
 	}
 }
 
+// SetGPUs hands the list of GPUs on.
+func (l *gpuLog) SetGPUs(gpus []timeline.GPU) {
+	l.mu.Lock()
+	l.listed = l.listed || len(gpus) > 0
+	l.mu.Unlock()
+	l.GPUSink.SetGPUs(gpus)
+}
+
+// neverRead begins what is told where the helper was lost because there never was a driver.
+const neverRead = "counters were never read: no NVIDIA driver"
+
+// reword says of a loss of the helper that there was nothing to lose.
+func (l *gpuLog) reword(e *timeline.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e.Kind == timeline.EventSamplerLost && !l.listed && strings.Contains(e.Detail, nvml.ErrNoLibrary.Error()) {
+		e.Detail = neverRead + ": " + e.Detail
+	}
+}
+
 // AddEvent hands an event on and says it. A gap waits: most are over with the next window.
 func (l *gpuLog) AddEvent(e timeline.Event) {
+	l.reword(&e)
 	l.GPUSink.AddEvent(e)
 	l.mu.Lock()
 	defer l.mu.Unlock()
