@@ -162,7 +162,7 @@ func (st *stage) setUp(ctx context.Context) error {
 		}
 	}
 	st.llm, err = llmsim.New(llmsim.Config{
-		Model: st.tl.Targets()[0].Model, Now: st.clock.Now, Epoch: st.epoch, Plan: st.tl, Free: llmsim.DefaultPace(), Precise: true,
+		Model: st.tl.Targets()[0].Model, Now: st.clock.Now, Epoch: st.epoch, Plan: until{st.tl, st.duration()}, Free: llmsim.DefaultPace(), Precise: true,
 	})
 	if err != nil {
 		return fmt.Errorf("make the simulated server: %w", err)
@@ -199,6 +199,17 @@ func (st *stage) tearDown() {
 
 // pagePath is where the simulated driver's page lies.
 func (st *stage) pagePath() string { return filepath.Join(st.temp, "nvml.page") }
+
+// until is a scenario whose server counts no further than the demo plays: requests that nobody sends are not served.
+type until struct {
+	*scenario.Timeline
+	end time.Duration
+}
+
+// Engine returns what the server counts at t.
+func (u until) Engine(target int, t time.Duration) scenario.EngineState {
+	return u.Timeline.Engine(target, min(t, u.end))
+}
 
 // duration is how long the demo plays.
 func (st *stage) duration() time.Duration {
