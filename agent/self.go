@@ -193,7 +193,7 @@ func (l *gpuLog) SetGPUs(gpus []timeline.GPU) {
 }
 
 // neverRead begins what is told where the helper was lost because there never was a driver.
-const neverRead = "counters were never read: no NVIDIA driver"
+const neverRead = timeline.NeverRead
 
 // reword says of a loss of the helper that there was nothing to lose.
 func (l *gpuLog) reword(e *timeline.Event) {

@@ -124,10 +124,18 @@ func (b *Builder) AddPhase(p *correlate.Phase) {
 
 // AddEvent takes one event.
 func (b *Builder) AddEvent(e *timeline.Event) {
-	if b.wants(b.cfg.Target, e.At) {
-		b.events[e.Kind]++
+	if !b.wants(b.cfg.Target, e.At) {
+		return
 	}
+	kind := e.Kind
+	if kind == timeline.EventSamplerLost && strings.HasPrefix(e.Detail, timeline.NeverRead) {
+		kind = neverRead
+	}
+	b.events[kind]++
 }
+
+// neverRead stands among the kinds for the loss of a reader that never had anything to read.
+const neverRead timeline.EventKind = "never_read"
 
 // AddFault takes what is wrong with a file of the recording: what it lost is in no figure.
 func (b *Builder) AddFault(text string) { b.faults = append(b.faults, text) }

@@ -109,6 +109,7 @@ func (b *Builder) eventWarnings(say func(string, ...any)) {
 		text string
 	}{
 		{timeline.EventSamplerLost, "the counter reader was lost"},
+		{neverRead, timeline.NeverRead},
 		{timeline.EventGPULost, "a GPU was lost"},
 		{timeline.EventGap, "counters are missing over a span"},
 		{timeline.EventSuspend, "the host was suspended"},

@@ -167,6 +167,9 @@ const (
 	EventCounterSource   EventKind = "counter_source"   // windows of a GPU come from another source than the driver
 )
 
+// NeverRead begins the detail of the loss of a reader that never had anything to read.
+const NeverRead = "counters were never read: no NVIDIA driver"
+
 // NoGPU is the GPU of an event that concerns none.
 const NoGPU = -1
 
