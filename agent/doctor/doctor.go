@@ -142,15 +142,21 @@ func (r *Report) concludeBound() {
 		r.CannotSay = append(r.CannotSay, "what bounds decode: no GPU counters")
 		return
 	}
-	older, unread := 0, map[string]int{}
+	older, cut, unread := 0, 0, map[string]int{}
 	for i, g := range r.GPUs {
-		if state := r.dram[i]; !g.GPM {
+		switch state := r.dram[i]; {
+		case g.MIG:
+			cut++
+		case !g.GPM:
 			older++
-		} else if state != "" {
+		case state != "":
 			unread[state]++
 		}
 	}
-	able := len(r.GPUs) - older
+	able := len(r.GPUs) - older - cut
+	if cut > 0 {
+		r.CannotSay = append(r.CannotSay, fmt.Sprintf("what bounds decode %s: instances (MIG) share what the counters tell", r.on(cut)))
+	}
 	if older > 0 {
 		r.CannotSay = append(r.CannotSay, fmt.Sprintf("what bounds decode %s: no activity windows (GPM, Hopper and newer)", r.on(older)))
 	}

@@ -350,3 +350,26 @@ func TestListsOfTheJSONFormAreNeverNull(t *testing.T) {
 		t.Error(fmt.Sprint("schema ", r.Schema))
 	}
 }
+
+func TestWhatIsSaidOfSeveralCountersIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	gpus := []timeline.GPU{{UUID: "GPU-0", Name: "a GPU", GPM: true}, {UUID: "MIG-1", Name: "an instance", GPM: true, MIG: true}}
+	no := timeline.StateUnsupported.String()
+	o := doctor.Options{
+		Helper:  answer(t, gpus, state(1, "energy", no), state(1, "power", no), state(1, "pcie_tx", no)),
+		Engines: []string{"http://127.0.0.1:9"}, Env: []string{"PATH=" + os.Getenv("PATH")},
+	}
+	r := doctor.Run(t.Context(), o)
+	var b strings.Builder
+	if err := r.Text(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"3 counters", ": energy, power, pcie_tx", "on 1 of 2 GPUs: instances (MIG)"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the text lacks %q:\n%s", want, &b)
+		}
+	}
+	if n := strings.Count(b.String(), "nobody: this hardware or driver does not have it"); n != 1 {
+		t.Errorf("the same is said %d times:\n%s", n, &b)
+	}
+}
