@@ -48,15 +48,18 @@ func (e *Engine) Advance(dst *Output, upTo timeline.Instant) {
 		e.started = true
 		busy := e.closeCells(dst, span)
 		e.cursor = span.End
+		e.giveUpLost()
 		e.emitPhases(dst)
 		if !busy {
 			e.skip(upTo)
+			e.giveUpLost()
+			e.emitPhases(dst)
 		}
 	}
 }
 
 // Flush closes all cells that hold data, and with them all finished requests. Requests that are still open are left
-// alone: whoever observes them closes them first.
+// alone: whoever observes them closes them first, or [Engine.GiveUp] does.
 func (e *Engine) Flush(dst *Output) {
 	if e.last == 0 {
 		return

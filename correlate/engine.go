@@ -67,6 +67,7 @@ type Stats struct {
 	DroppedReadings  uint64 // no room
 	DroppedTokens    uint64 // no room, or of a request that is not known
 	EvictedRequests  uint64 // open too long for the room there is
+	LostRequests     uint64 // whose end was never told, concluded after a long silence
 	UnknownTargets   uint64 // readings of a target or GPU that is not known
 }
 

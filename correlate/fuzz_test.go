@@ -46,7 +46,11 @@ func FuzzEngine(f *testing.F) {
 		}
 		phases := map[uint64]int{}
 		for i := range out.Phases {
-			ref := out.Phases[i].Request.Ref
+			r := &out.Phases[i].Request
+			if r.Status == timeline.StatusUnfinished && r.Done == 0 {
+				continue // given up
+			}
+			ref := r.Ref
 			if phases[ref]++; phases[ref] > closed[ref] {
 				t.Fatalf("request %d closed %d times, has %d phases", ref, closed[ref], phases[ref])
 			}

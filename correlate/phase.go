@@ -3,6 +3,7 @@ package correlate
 import (
 	"slices"
 
+	"github.com/tpotscope/tpotscope/correlate/latency"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/correlate/verdict"
 )
@@ -105,6 +106,61 @@ func (a *share) take(c *Cell, sec float64, confidence timeline.Confidence) {
 	}
 	if c.Batch.OK() {
 		a.batch += sec * c.Batch.Value
+	}
+}
+
+// GiveUp ends all requests that are open, where nothing more of them can come: their observer is gone, or what was recorded
+// of them ends. Each is concluded with its last sign of life, as unfinished and without an end.
+func (e *Engine) GiveUp() {
+	for q := e.oldest.head; q != nil; q = q.next {
+		if !q.closed {
+			e.giveUp(q)
+		}
+	}
+}
+
+// giveUpLost ends the open requests of which nothing was heard for too long. One that is heard of after all is a request
+// of its own from there on; its end, which is complete in itself, tells its whole latency.
+func (e *Engine) giveUpLost() {
+	for q := e.oldest.head; q != nil; q = q.next {
+		if q.lost(e.cursor) {
+			e.giveUp(q)
+			e.stats.LostRequests++
+		}
+	}
+}
+
+// giveUp ends a request as far as its events tell.
+func (e *Engine) giveUp(q *request) {
+	r := &q.rec
+	r.Status, r.Done = timeline.StatusUnfinished, 0
+	e.scratch.events = e.arena.take(e.scratch.events[:0], &q.events)
+	for i := range e.scratch.events {
+		witness(r, &e.scratch.events[i])
+	}
+	q.closed = true
+	q.lat = latency.Of(r, e.scratch.events)
+}
+
+// witness adds one event to what is known of a request that has no end.
+func witness(r *timeline.Request, ev *timeline.TokenEvent) {
+	if !ev.Kind.Bears() {
+		return
+	}
+	n := int(ev.Tokens)
+	if ev.Source == timeline.CountNone {
+		n = 0
+	}
+	if r.First == 0 {
+		r.First, r.FirstTokens, r.Counted = ev.At, n, ev.Source
+	}
+	r.Last = max(r.Last, ev.At)
+	r.Events++
+	r.OutputTokens += n
+	if ev.Source == timeline.CountNone || r.Counted == timeline.CountNone {
+		r.Counted = timeline.CountNone
+	} else {
+		r.Counted = max(r.Counted, ev.Source) // the weakest of the sources
 	}
 }
 

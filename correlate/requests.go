@@ -18,6 +18,7 @@ type request struct {
 
 	events      chain
 	first, last timeline.Instant // of its token-bearing events so far
+	heard       timeline.Instant // newest sign of life of any kind
 	tokens      float64          // so far, by event; an event without a count counts as one
 	acc         share
 
@@ -31,12 +32,15 @@ const (
 	silentGaps    = 50
 	silentStream  = 10 * time.Second
 	silentRequest = 10 * time.Minute
+	// lostAfter is how long a request that is not believed to go on is still held: a stream may stall for longer than it is
+	// believed, and its end is worth waiting for. Then it is concluded as it is known.
+	lostAfter = 2 * time.Minute
 )
 
 // alive returns the instant up to which an open request is believed to go on.
 func (r *request) alive() timeline.Instant {
 	if r.first == 0 {
-		return max(r.rec.Sent, r.rec.Head).Add(silentRequest)
+		return r.heard.Add(silentRequest)
 	}
 	silence := silentStream
 	if r.tokens > 1 {
@@ -44,6 +48,11 @@ func (r *request) alive() timeline.Instant {
 		silence = max(silence, time.Duration(min(gaps, silentRequest.Seconds())*float64(time.Second)))
 	}
 	return r.last.Add(silence)
+}
+
+// lost reports whether nothing was heard of an open request for so long that nothing more is expected.
+func (r *request) lost(t timeline.Instant) bool {
+	return !r.closed && r.alive().Add(lostAfter) <= t
 }
 
 // decode returns the span of the decode as far as it is known at t: a request that is still open decodes on.
@@ -120,6 +129,7 @@ func (e *Engine) Open(r *timeline.Request) {
 		return
 	}
 	q.rec = *r
+	q.heard = max(q.heard, r.Sent, r.Head)
 	e.place(q, r.Target)
 	if r.Sent != 0 {
 		e.saw(timeline.Span{Start: r.Sent, End: r.Sent})
@@ -142,6 +152,7 @@ func (e *Engine) Token(ev timeline.TokenEvent) {
 		}
 		q.rec.Flags |= timeline.FlagEventsDropped
 	}
+	q.heard = max(q.heard, ev.At)
 	n, estimated := tokensOf(&ev)
 	if !ev.Kind.Bears() || n <= 0 {
 		return

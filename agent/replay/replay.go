@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/tpotscope/tpotscope/agent/calibration"
 	"github.com/tpotscope/tpotscope/correlate"
@@ -68,15 +66,14 @@ type player struct {
 
 	engine *correlate.Engine
 	out    correlate.Output
-	open   map[uint64]*unended // requests that were sent and have not ended
-	next   timeline.Instant    // of the data, from which on another cell may be closed
+	next   timeline.Instant // of the data, from which on another cell may be closed
 	result Result
 }
 
 func (p *player) play(ctx context.Context, boot string) error {
 	p.engine = correlate.New(p.cfg)
 	p.engine.SetGPUs(p.reader.Meta().GPUs)
-	p.next, p.open = 0, map[uint64]*unended{}
+	p.next = 0
 	for row, err := range p.reader.Merge(boot) {
 		if err != nil {
 			if _, ok := errors.AsType[*record.FileError](err); !ok {
@@ -92,7 +89,7 @@ func (p *player) play(ctx context.Context, boot string) error {
 			return err
 		}
 	}
-	p.giveUp()
+	p.engine.GiveUp() // nothing more of what is open can come: its observer died, or the recording stopped
 	p.engine.Flush(&p.out)
 	p.result.Stats = p.engine.Stats()
 	return p.flush()
@@ -126,7 +123,7 @@ func (p *player) feed(row *record.Row) {
 		p.engine.AddHost(row.Host)
 	case record.Events:
 		if row.Event.Kind == timeline.EventSegment {
-			p.giveUp()
+			p.engine.GiveUp() // nothing more of what is open can come: its observer died, or the recording stopped
 		}
 		if c, ok := row.Event.Capability(); ok {
 			p.engine.AddCapability(c)
@@ -136,56 +133,12 @@ func (p *player) feed(row *record.Row) {
 		}
 		p.engine.AddEvent(*row.Event)
 	case record.Opens:
-		if len(p.open) < p.cfg.MaxRequests {
-			p.open[row.Request.Ref] = &unended{Request: *row.Request}
-		}
 		p.engine.Open(row.Request)
 	case record.Tokens:
-		if u := p.open[row.Token.Ref]; u != nil {
-			u.take(row.Token)
-		}
 		p.engine.Token(*row.Token)
 	case record.Requests:
-		delete(p.open, row.Request.Ref)
 		p.engine.Close(row.Request)
 	case record.Anchors, record.Cells: // of no concern to the engine
-	}
-}
-
-// giveUp ends the requests whose end nobody saw, since their observer died or the recording stopped, with their last
-// sign of life and without an end. They would decode on for ever otherwise.
-func (p *player) giveUp() {
-	for _, ref := range slices.Sorted(maps.Keys(p.open)) {
-		u := p.open[ref]
-		u.Status, u.Done = timeline.StatusUnfinished, 0
-		p.engine.Close(&u.Request)
-	}
-	clear(p.open)
-}
-
-// unended is a request that is open, as far as its tokens tell.
-type unended struct {
-	timeline.Request
-}
-
-func (u *unended) take(e *timeline.TokenEvent) {
-	if !e.Kind.Bears() {
-		return
-	}
-	n := int(e.Tokens)
-	if e.Source == timeline.CountNone {
-		n = 0
-	}
-	if u.First == 0 {
-		u.First, u.FirstTokens, u.Counted = e.At, n, e.Source
-	}
-	u.Last = max(u.Last, e.At)
-	u.Events++
-	u.OutputTokens += n
-	if e.Source == timeline.CountNone || u.Counted == timeline.CountNone {
-		u.Counted = timeline.CountNone
-	} else {
-		u.Counted = max(u.Counted, e.Source) // the weakest of the sources
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 // defaultResamples is enough for the ends of a 95 % interval: its ends are the 25th and 975th of 1000.
 const defaultResamples = 1000
 
-// Bootstrap draws intervals for the mean of a series whose neighbours are alike. It resamples blocks of neighbours
+// Bootstrap draws intervals for statistics of a series whose neighbours are alike. It resamples blocks of neighbours
 // on a circle (Politis and Romano 1992), so that every value is drawn as often as any other. Fewer than [MinBlocks]
 // blocks give no interval.
 type Bootstrap struct {
@@ -53,6 +53,45 @@ func (b Bootstrap) Mean(xs []float64) (timeline.Interval, bool) {
 		return iv, false
 	}
 	return widen(iv, mean(xs), b.widening(xs)), true
+}
+
+// Statistic returns the interval of any statistic of a series in the order of time, and its value on the whole series.
+// The statistic is handed the indices of the values to look at, from 0 to below len(like), an index several times over
+// if need be; it must not keep the slice, and NaN says that it cannot tell. The series like is what the statistic is an
+// average of, in whatever sense: the values themselves, or the residuals of a fit. Its correlation says how much blocks
+// cut, for which the interval is widened about the statistic as that of [Bootstrap.Mean] is.
+func (b Bootstrap) Statistic(like []float64, statistic func(idx []int) float64) (float64, timeline.Interval, bool) {
+	n := len(like)
+	idx := make([]int, n)
+	for i := range idx {
+		idx[i] = i
+	}
+	at := statistic(idx)
+	if b.Rand == nil || b.Blocks(n) < MinBlocks || math.IsNaN(at) {
+		return at, timeline.Interval{}, false
+	}
+	values := make([]float64, b.resamples())
+	for i := range values {
+		idx = b.blocks(idx[:0], n)
+		values[i] = statistic(idx)
+	}
+	iv, ok := b.ends(values)
+	if !ok {
+		return at, iv, false
+	}
+	return at, widen(iv, at, b.widening(like)), true
+}
+
+// blocks appends n indices below n to dst, drawn as blocks of neighbours on a circle.
+func (b Bootstrap) blocks(dst []int, n int) []int {
+	block := max(1, b.Block)
+	for left := n; left > 0; left -= block {
+		start := b.Rand.IntN(n)
+		for k := range min(block, left) {
+			dst = append(dst, (start+k)%n)
+		}
+	}
+	return dst
 }
 
 // widen returns the interval with its distances from the estimate at multiplied by factor.

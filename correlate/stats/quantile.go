@@ -1,6 +1,13 @@
 package stats
 
-import "math"
+import (
+	"math"
+	"sort"
+
+	"gonum.org/v1/gonum/stat/distuv"
+
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
 
 // QuantileType says how a percentile that falls between two values is read. Tools differ, and a figure without its
 // type cannot be compared: of 1..10, p90 is 9.1 as [Linear] and 9 as [NearestRank].
@@ -42,6 +49,33 @@ func Quantile(sorted []float64, p float64, q QuantileType) (float64, bool) {
 func Median(sorted []float64) float64 {
 	m, _ := Quantile(sorted, 0.5, Linear)
 	return m
+}
+
+// QuantileInterval returns an interval for the p-quantile of what the values, in ascending order, are drawn from. Its
+// ends are two of the values: by the binomial law the quantile lies between them with at least the given level whatever
+// the distribution, as long as the values are independent. It is absent where no value of the sample can bound the
+// quantile on one side: 100 values have no interval for p99.
+func QuantileInterval(sorted []float64, p, level float64) (timeline.Interval, bool) {
+	low, high, ok := quantileRanks(len(sorted), p, level)
+	if !ok {
+		return timeline.Interval{}, false
+	}
+	return timeline.Interval{Low: sorted[low-1], High: sorted[high-1]}, true
+}
+
+// quantileRanks returns the one-based ranks of the order statistics between which the p-quantile lies with at least
+// the given level, for n independent values: P(X_low <= q_p <= X_high) >= level.
+func quantileRanks(n int, p, level float64) (low, high int, ok bool) {
+	if n <= 0 || !(p > 0 && p < 1 && level > 0 && level < 1) {
+		return 0, 0, false
+	}
+	b := distuv.Binomial{N: float64(n), P: p}
+	tail := (1 - level) / 2
+	// low is the greatest rank whose value exceeds the quantile with probability P(B <= low-1) <= tail.
+	low = sort.Search(n, func(k int) bool { return b.CDF(float64(k)) > tail })
+	// high is the smallest rank with P(B <= high-1) >= 1-tail.
+	high = 1 + sort.Search(n, func(k int) bool { return b.CDF(float64(k)) >= 1-tail })
+	return low, high, low >= 1 && high <= n
 }
 
 // QuantileNeeds returns the smallest sample that bounds the p-quantile on both sides at the given level: 6 for the

@@ -1,9 +1,16 @@
 // Package stats holds the statistics that the rooms above share: percentiles of a stated type, intervals that know of
-// autocorrelation, and a mergeable sketch for what does not fit in memory. It knows numbers and instants; what they
-// mean is said elsewhere. Every function that can lack an answer says so instead of inventing one.
+// autocorrelation and of sessions, shifts between two builds, the end of a warm-up, and a mergeable sketch for what
+// does not fit in memory. It knows numbers and instants; what they mean is said elsewhere. Every function that can lack
+// an answer says so instead of inventing one.
 package stats
 
-import "math"
+import (
+	"math"
+
+	"gonum.org/v1/gonum/stat/distuv"
+
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
 
 // MinBlocks is the least number of blocks from which an interval is drawn: with fewer, the spread between blocks is
 // itself too uncertain to print.
@@ -46,6 +53,27 @@ func lag1Corrected(xs []float64) float64 {
 		return 0
 	}
 	return min(r+(1+4*r)/n, maxAutocorrelation)
+}
+
+// EffectiveCount returns how many independent values say as much of their mean as the series xs does: n(1-r)/(1+r) with
+// its lag-1 autocorrelation r, the bias of short series taken off. A negative r counts as none, so that the result
+// never exceeds n.
+func EffectiveCount(xs []float64) float64 {
+	r := max(0, lag1Corrected(xs))
+	return float64(len(xs)) * (1 - r) / (1 + r)
+}
+
+// Wilson returns the score interval of a proportion of which k in n independent trials were seen, at the given level.
+// It is absent for no trials.
+func Wilson(k, n int, level float64) (timeline.Interval, bool) {
+	if n <= 0 || k < 0 || k > n || !(level > 0 && level < 1) {
+		return timeline.Interval{}, false
+	}
+	z := distuv.UnitNormal.Quantile(0.5 + level/2)
+	f, p := float64(n), float64(k)/float64(n)
+	mid := (p + z*z/(2*f)) / (1 + z*z/f)
+	half := z / (1 + z*z/f) * math.Sqrt(p*(1-p)/f+z*z/(4*f*f))
+	return timeline.Interval{Low: max(0, mid-half), High: min(1, mid+half)}, true
 }
 
 // WeightedMean is a running mean in which every value has a weight. The zero WeightedMean holds nothing.

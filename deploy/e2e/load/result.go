@@ -43,7 +43,7 @@ type result struct {
 
 	// Of a soak.
 	requests            uint64
-	reporters, restarts int
+	reporters, left, restarts int
 	segments            int
 
 	recorded       map[string]int64 // bytes, by kind

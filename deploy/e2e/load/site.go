@@ -129,7 +129,7 @@ func (s *site) run(ctx context.Context, clock *hostclock.Clock, traffic *traffic
 		return nil, context.Cause(ctx)
 	}
 	res.tokens = traffic.sent()
-	res.lostByClient, res.requests, res.reporters = reporters.dropped, traffic.refs, reporters.made
+	res.lostByClient, res.requests, res.reporters, res.left = reporters.dropped, traffic.refs, reporters.made, reporters.left
 	for i := range traffic.engines {
 		res.restarts += traffic.engines[i].restarts()
 	}

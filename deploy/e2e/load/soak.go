@@ -48,6 +48,7 @@ type reporters struct {
 	mu      sync.Mutex
 	all     []reporter
 	made    int
+	left    int // requests that nobody will ever end
 	open    map[uint64]timeline.Request
 	newest  uint64 // number of the newest request
 	dropped uint64 // rows, by those that have ended
@@ -114,11 +115,9 @@ func (r *reporters) stopAll() error {
 	return errors.Join(errs...)
 }
 
-// replace replaces one process after the other until ctx ends. For as long as die says they leave their requests open;
-// then they close them as a process does that is asked to end. What is left open is kept until max_requests others have
-// come, for which a soak is too short: it would be seen as growth.
-func (r *reporters) replace(ctx context.Context, die time.Duration) error {
-	began := time.Now()
+// replace replaces one process after the other until ctx ends. Every other one dies and leaves its requests open, which
+// the agent has to give up on by itself; the rest close them as a process does that is asked to end.
+func (r *reporters) replace(ctx context.Context) error {
 	return every(ctx, sourceLife/time.Duration(len(r.all)), func(n int) error {
 		i := n % len(r.all)
 		r.mu.Lock()
@@ -127,11 +126,14 @@ func (r *reporters) replace(ctx context.Context, die time.Duration) error {
 		if err := r.start(context.WithoutCancel(ctx), i); err != nil {
 			return err
 		}
+		dies := (n+n/len(r.all))%2 == 0 // each position by turns
 		for _, q := range r.leave(i) {
-			if time.Since(began) > die {
-				q.Status, q.Done = timeline.StatusUnfinished, max(q.Sent, r.cfg.Now())
-				old.client.CloseRequest(&q)
+			if dies {
+				r.left++
+				continue
 			}
+			q.Status, q.Done = timeline.StatusUnfinished, max(q.Sent, r.cfg.Now())
+			old.client.CloseRequest(&q)
 		}
 		return r.stop(old)
 	})
@@ -209,7 +211,7 @@ func every(ctx context.Context, period time.Duration, f func(n int) error) error
 // disturb does to the agent what days do to it, until ctx ends.
 func disturb(ctx context.Context, o options, page *sim.Page, r *reporters, traffic *traffic) error {
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.replace(gctx, o.over/8) })
+	g.Go(func() error { return r.replace(gctx) })
 	g.Go(func() error {
 		return every(gctx, engineLife, func(n int) error {
 			traffic.engines[n%o.gpus].restart()
@@ -337,8 +339,8 @@ func (r *result) held() int64 {
 // growth returns what grew as lines for people.
 func (r *result) growth() string {
 	w := &strings.Builder{}
-	fmt.Fprintf(w, "  soak         %d requests, %d reporting processes, %d engine restarts, %d helpers, %d segments, %.1f of %.1f MB held\n",
-		r.requests, r.reporters, r.restarts, r.helpers, r.segments, float64(r.held())/1e6, float64(soakBytes)/1e6)
+	fmt.Fprintf(w, "  soak         %d requests, %d reporting processes that left %d requests open, %d engine restarts, %d helpers, %d segments, %.1f of %.1f MB held\n",
+		r.requests, r.reporters, r.left, r.restarts, r.helpers, r.segments, float64(r.held())/1e6, float64(soakBytes)/1e6)
 	for _, c := range columns {
 		t, bad := r.grows(c)
 		rows := c.rows(r)

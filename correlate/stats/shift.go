@@ -1,0 +1,189 @@
+package stats
+
+import (
+	"math"
+	"slices"
+	"sort"
+
+	"gonum.org/v1/gonum/stat/distuv"
+
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
+
+// HodgesLehmann returns by how much values of b exceed values of a: the median of all differences of one of b less one
+// of a, which a few wild values on either side hardly move. Neither slice needs an order, and both stay as they are. It
+// is absent if either is empty or holds what is no finite number.
+func HodgesLehmann(a, b []float64) (float64, bool) {
+	d, ok := newDifferences(a, b)
+	if !ok {
+		return 0, false
+	}
+	n := d.count()
+	lower := d.rank((n + 1) / 2)
+	if n%2 == 1 {
+		return lower, true
+	}
+	return (lower + d.rank(n/2+1)) / 2, true
+}
+
+// HodgesLehmannInterval returns the interval of [HodgesLehmann] at the given level: the differences that the
+// Mann-Whitney test does not reject, for independent values. It is absent for samples too small for the level, such as
+// three against three at 95 %.
+func HodgesLehmannInterval(a, b []float64, level float64) (timeline.Interval, bool) {
+	d, ok := newDifferences(a, b)
+	if !ok || !(level > 0 && level < 1) {
+		return timeline.Interval{}, false
+	}
+	n := d.count()
+	m := mannWhitneyBelow(len(a), len(b), (1-level)/2)
+	if m < 1 || 2*m > n {
+		return timeline.Interval{}, false
+	}
+	return timeline.Interval{Low: d.rank(m), High: d.rank(n + 1 - m)}, true
+}
+
+// maxExactPairs is the size up to which the Mann-Whitney law is counted out; beyond, it is as good as normal.
+const maxExactPairs = 400
+
+// mannWhitneyBelow returns the greatest k with P(U <= k-1) <= tail, where U counts the pairs of n and m values of one
+// distribution in which the second is the smaller one.
+func mannWhitneyBelow(n, m int, tail float64) int {
+	if n*m > maxExactPairs {
+		f, g := float64(n), float64(m)
+		z := distuv.UnitNormal.Quantile(1 - tail)
+		return int(math.Floor(f*g/2 - z*math.Sqrt(f*g*(f+g+1)/12)))
+	}
+	// ways[i] are the ways to place the m values among the n that give i such pairs: the coefficients of the Gaussian
+	// binomial, by its product formula (Mann and Whitney 1947).
+	ways := make([]float64, n*m+1)
+	ways[0] = 1
+	for k := 1; k <= m; k++ {
+		for i := n*m - (n + k); i >= 0; i-- {
+			ways[i+n+k] -= ways[i]
+		}
+		for i := k; i <= n*m; i++ {
+			ways[i] += ways[i-k]
+		}
+	}
+	var all, below float64
+	for _, w := range ways {
+		all += w
+	}
+	for k, w := range ways {
+		if below += w; below > tail*all {
+			return k
+		}
+	}
+	return len(ways)
+}
+
+// CliffsDelta returns how surely values of b exceed values of a: P(b > a) - P(b < a) over all pairs, from -1 to 1, and
+// 0 where neither tends to be the greater. It is absent if either is empty or holds what is no finite number.
+func CliffsDelta(a, b []float64) (float64, bool) {
+	d, ok := newDifferences(a, b)
+	if !ok {
+		return 0, false
+	}
+	var less, more int
+	for _, y := range d.b {
+		less += len(d.a) - sort.Search(len(d.a), func(i int) bool { return d.a[i] > y })
+		more += sort.SearchFloat64s(d.a, y)
+	}
+	return float64(more-less) / float64(d.count()), true
+}
+
+// differences are all b less a, without the room for them.
+type differences struct {
+	a, b []float64 // in ascending order
+}
+
+func newDifferences(a, b []float64) (differences, bool) {
+	if len(a) == 0 || len(b) == 0 {
+		return differences{}, false
+	}
+	d := differences{a: slices.Clone(a), b: slices.Clone(b)}
+	slices.Sort(d.a)
+	slices.Sort(d.b)
+	// What is no number sorts to the front, and infinities to the ends.
+	for _, s := range [][]float64{d.a, d.b} {
+		if math.IsNaN(s[0]) || math.IsInf(s[0], 0) || math.IsInf(s[len(s)-1], 0) {
+			return differences{}, false
+		}
+	}
+	return d, true
+}
+
+func (d differences) count() int { return len(d.a) * len(d.b) }
+
+// rank returns the k-th smallest difference, from one. It halves the range of floating-point numbers, of which there
+// are 2^64, and counts the differences below each half in one walk along both samples.
+func (d differences) rank(k int) float64 {
+	lo := ordinal(d.b[0] - d.a[len(d.a)-1])
+	hi := ordinal(d.b[len(d.b)-1] - d.a[0])
+	for lo < hi {
+		// The mean of two whole numbers, without overflow, rounded down.
+		mid := lo&hi + (lo^hi)>>1
+		if d.atMost(fromOrdinal(mid)) >= k {
+			hi = mid
+		} else {
+			lo = mid + 1
+		}
+	}
+	return fromOrdinal(lo)
+}
+
+// atMost returns how many differences are x or less.
+func (d differences) atMost(x float64) int {
+	n, i := 0, len(d.a)
+	for _, y := range slices.Backward(d.b) {
+		// The smaller y, the more of a are within x of it.
+		for i > 0 && y-d.a[i-1] <= x {
+			i--
+		}
+		n += len(d.a) - i
+	}
+	return n
+}
+
+// ordinal numbers the finite floating-point numbers in their order; fromOrdinal is its inverse.
+func ordinal(x float64) int64 {
+	n := int64(math.Float64bits(x))
+	if n < 0 {
+		return math.MinInt64 - n
+	}
+	return n
+}
+
+func fromOrdinal(n int64) float64 {
+	if n < 0 {
+		n = math.MinInt64 - n
+	}
+	return math.Float64frombits(uint64(n))
+}
+
+// maxSlopePairs bounds the work of TheilSen: the median of as many slopes is sure to a few hundredths of their spread.
+const maxSlopePairs = 1 << 14
+
+// TheilSen returns the slope of y over x as the median of the slopes between pairs of points, which up to 29 % of wild
+// points cannot carry away. Many points are paired at even distances instead of each with each. It is absent where
+// fewer than two points differ in x.
+func TheilSen(x, y []float64) (float64, bool) {
+	n := min(len(x), len(y))
+	stride := 1
+	for n*(n-1)/2/stride > maxSlopePairs {
+		stride++
+	}
+	slopes := make([]float64, 0, min(n*n/2, maxSlopePairs+n))
+	for apart := 1; apart < n; apart += stride {
+		for i := 0; i+apart < n; i++ {
+			if dx := x[i+apart] - x[i]; dx != 0 {
+				slopes = append(slopes, (y[i+apart]-y[i])/dx)
+			}
+		}
+	}
+	if len(slopes) == 0 || slices.ContainsFunc(slopes, math.IsNaN) {
+		return 0, false
+	}
+	slices.Sort(slopes)
+	return Median(slopes), true
+}
