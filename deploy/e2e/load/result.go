@@ -42,9 +42,9 @@ type result struct {
 	log          string
 
 	// Of a soak.
-	requests            uint64
+	requests                  uint64
 	reporters, left, restarts int
-	segments            int
+	segments                  int
 
 	recorded       map[string]int64 // bytes, by kind
 	recordedTokens uint64
