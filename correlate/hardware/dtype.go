@@ -14,6 +14,20 @@ type DType struct {
 	Math        string  // arithmetic of the matrix products: "fp32", "bf16", "fp8", "int8" or "fp4"
 	WeightsOnly bool    // the activations stay 16-bit, and weights are widened before the product
 	KV          bool    // a format for the KV cache too
+	BodyBits    float64 // per number outside experts and head; zero: see Body
+	Assumed     bool    // the width is that of usual files, and differs between them
+}
+
+// Body returns the bits per number outside experts and head. MXFP4 checkpoints of expert models store the experts alone
+// in four bits: attention, router and the rest stay 16-bit (gpt-oss model card).
+func (d DType) Body(experts bool) float64 {
+	switch {
+	case d.BodyBits > 0:
+		return d.BodyBits
+	case experts && d.Name == "mxfp4":
+		return 16
+	}
+	return d.Bits
 }
 
 // dtypes holds the stored widths. Four-bit formats carry scales: int4 with groups of g weights has an fp16 scale a

@@ -72,6 +72,11 @@ func (g GPU) Rate(dtype string) (float64, bool) {
 	if err != nil {
 		return 0, false
 	}
+	return g.RateOf(d)
+}
+
+// RateOf returns the same of a format that need not be in the table.
+func (g GPU) RateOf(d DType) (float64, bool) {
 	var r float64
 	switch d.Math {
 	case "bf16":
@@ -87,6 +92,14 @@ func (g GPU) Rate(dtype string) (float64, bool) {
 	}
 	return r, r > 0
 }
+
+// DerivedBandwidth returns the theoretical DRAM bandwidth in bytes per second from memory clock and bus width: two
+// transfers a clock. Zero if either is unknown.
+func (g GPU) DerivedBandwidth() float64 { return g.Describe(0, "").DerivedBandwidth() }
+
+// Uncertain reports whether the named field of g, such as "Rates.FP4", is a number that sources do not agree on or do
+// not state.
+func (g GPU) Uncertain(field string) bool { return g.isAssumed(field) }
 
 // isAssumed reports whether the named field of g is a number that sources do not agree on or do not state.
 func (g GPU) isAssumed(field string) bool { return slices.Contains(g.Assumed, field) }

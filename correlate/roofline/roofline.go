@@ -12,7 +12,6 @@ import (
 	"math"
 
 	"github.com/tpotscope/tpotscope/correlate/hardware"
-	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
 // Model is a language model in a number format on a group of equal GPUs. Its methods speak of the whole group unless
@@ -25,6 +24,16 @@ type Model struct {
 	tp        int
 	bandwidth float64 // bytes per second and GPU, at peak
 	rate      float64 // operations per second and GPU, dense, at the clock that the data sheet assumes
+	draft     *Model  // proposes tokens; nil without, or where its traffic is not known
+}
+
+// Setup is what a model is built from, with formats that need not be those of a table.
+type Setup struct {
+	Spec    hardware.Model
+	GPU     hardware.GPU
+	Weights hardware.DType
+	KV      hardware.DType
+	TP      int // tensor-parallel degree; zero: one
 }
 
 // New returns spec in the formats dtype and kvDType (empty: the 16-bit format) on tp GPUs (zero: one).
@@ -40,18 +49,34 @@ func New(spec hardware.Model, gpu hardware.GPU, dtype, kvDType string, tp int) (
 	if err != nil {
 		return nil, fmt.Errorf("build roofline: kv cache: %w", err)
 	}
-	if tp < 0 {
-		return nil, fmt.Errorf("build roofline: tensor-parallel degree %d is negative", tp)
+	return Build(Setup{Spec: spec, GPU: gpu, Weights: w, KV: kv, TP: tp})
+}
+
+// Build returns the model that s describes.
+func Build(s Setup) (*Model, error) {
+	if s.TP < 0 {
+		return nil, fmt.Errorf("build roofline: tensor-parallel degree %d is negative", s.TP)
 	}
-	m := &Model{spec: spec, gpu: gpu, weights: w, kv: kv, tp: max(1, tp), bandwidth: Bandwidth(gpu)}
-	m.rate, _ = gpu.Rate(w.Name)
+	if s.Weights.Bits <= 0 || s.KV.Bits <= 0 {
+		return nil, fmt.Errorf("build roofline: weights of %g and a cache of %g bits a number", s.Weights.Bits, s.KV.Bits)
+	}
+	m := &Model{spec: s.Spec, gpu: s.GPU, weights: s.Weights, kv: s.KV, tp: max(1, s.TP), bandwidth: Bandwidth(s.GPU)}
+	m.rate, _ = s.GPU.RateOf(s.Weights)
 	if m.rate == 0 { // the device lacks the format's arithmetic: weights are widened before the product
-		m.rate = gpu.Rates.BF16
+		m.rate = s.GPU.Rates.BF16
 	}
 	if m.bandwidth <= 0 || m.rate <= 0 {
-		return nil, fmt.Errorf("build roofline: gpu %q has no bandwidth or no rate in the table", gpu.Name)
+		return nil, fmt.Errorf("build roofline: gpu %q has no bandwidth or no rate in the table", s.GPU.Name)
 	}
 	return m, nil
+}
+
+// WithDraft returns m with a draft model that proposes the tokens of sequences that decode several a step. Its weights
+// and its cache are read once for each token that it proposes.
+func (m *Model) WithDraft(draft *Model) *Model {
+	with := *m
+	with.draft = draft
+	return &with
 }
 
 // Bandwidth returns the theoretical DRAM bandwidth of g in bytes per second: the data sheet's, else from memory clock
@@ -60,7 +85,7 @@ func Bandwidth(g hardware.GPU) float64 {
 	if g.SheetBandwidth > 0 {
 		return g.SheetBandwidth
 	}
-	return timeline.GPU{MaxMemClockHz: g.MaxMemClockHz, BusWidthBits: g.BusWidthBits}.DerivedBandwidth()
+	return g.DerivedBandwidth()
 }
 
 // Spec returns the language model.
@@ -69,20 +94,14 @@ func (m *Model) Spec() hardware.Model { return m.spec }
 // GPU returns the device.
 func (m *Model) GPU() hardware.GPU { return m.gpu }
 
+// Formats returns the number formats of the weights and of the cache.
+func (m *Model) Formats() (weights, kv hardware.DType) { return m.weights, m.kv }
+
 // TP returns the tensor-parallel degree, at least one.
 func (m *Model) TP() int { return m.tp }
 
 // moeLayers is how many layers route to experts.
 func (m *Model) moeLayers() float64 { return float64(m.spec.Layers - m.spec.DenseLayers) }
-
-// bodyBits is the stored width of parameters outside experts and head. MXFP4 checkpoints store the experts alone in
-// four bits: attention, router and the rest stay 16-bit (gpt-oss model card).
-func (m *Model) bodyBits() float64 {
-	if m.weights.Name == "mxfp4" && m.spec.MoE() {
-		return 16
-	}
-	return m.weights.Bits
-}
 
 // ExpertsTouched returns how many of a layer's experts a step with that many tokens reads: at least those of one
 // token, and the mean for tokens routed independently of each other. Real routing is correlated, so that the truth
@@ -102,7 +121,7 @@ func (m *Model) headBytes() float64 {
 
 // bodyBytes is what a step reads of weights outside experts and head.
 func (m *Model) bodyBytes() float64 {
-	return float64(m.spec.NonExpert-m.spec.HeadParams()) * m.bodyBits() / 8
+	return float64(m.spec.NonExpert-m.spec.HeadParams()) * m.weights.Body(m.spec.MoE()) / 8
 }
 
 // expertBytes is what a step reads of one expert in every layer that has experts.

@@ -6,6 +6,32 @@ type Step struct {
 	Prompt        float64 // prompt tokens processed
 	Context       float64 // tokens of context over all decoding sequences
 	PromptContext float64 // mean tokens of context that a prompt token attends to; zero: half of Prompt
+	Sequences     float64 // decoding sequences, where each decodes several tokens; zero: as Decode
+	Shared        float64 // tokens of context that all decoding sequences have in common
+	Padded        float64 // tokens of a captured graph that is larger than the step; zero: none is
+	Adapters      float64 // low-rank adapters in use
+	AdapterRank   float64
+}
+
+// Speculating returns the step of a batch that decodes at one mean context and verifies drafts tokens of each sequence.
+func Speculating(batch, context, drafts float64) Step {
+	return Step{Decode: batch * (1 + drafts), Context: batch * context, Sequences: batch}
+}
+
+// sequences that decode.
+func (st Step) sequences() float64 {
+	if st.Sequences > 0 {
+		return st.Sequences
+	}
+	return st.Decode
+}
+
+// drafted is how many tokens a draft model proposes for each sequence.
+func (st Step) drafted() float64 {
+	if st.Sequences <= 0 {
+		return 0
+	}
+	return max(0, st.Decode/st.Sequences-1)
 }
 
 // Decoding returns the step of a batch that decodes at one mean context.
@@ -20,6 +46,8 @@ const (
 	Head            Name = "head"
 	DecodeAttention Name = "decode_attention"
 	PromptAttention Name = "prompt_attention"
+	Adapters        Name = "adapters"
+	Draft           Name = "draft"
 	Communication   Name = "communication"
 )
 
@@ -47,6 +75,7 @@ type Rates struct {
 	Tensor     float64 // part of the peak; zero: all of it
 	SMClockHz  float64 // zero: the clock that the data sheet assumes
 	ExpertPart float64 // where the experts touched lie between the floor (0) and the estimate (1)
+	SharedPart float64 // part of what sequences have in common that is read once for all, not by each
 }
 
 func (r Rates) bandwidth() float64 { return orOne(r.Bandwidth) }
@@ -69,37 +98,92 @@ func (m *Model) Segments(dst []Segment, st Step, r Rates) []Segment {
 	experts := lo + (hi-lo)*min(1, max(0, r.ExpertPart))
 	head := float64(m.spec.HeadParams())
 	active := float64(m.spec.ParamsActive)
-	body := Segment{Name: Weights, Bytes: m.bodyBytes() + experts*m.expertBytes(), FLOPs: 2 * (active - head) * tokens}
+	body := Segment{Name: Weights, Bytes: m.bodyBytes() + experts*m.expertBytes(), FLOPs: 2 * (active - head) * max(tokens, st.Padded)}
 	// Prompt tokens need the head only where their last one ends, which one step does for few.
 	out := Segment{Name: Head, Bytes: m.headBytes(), FLOPs: 2 * head * max(1, st.Decode)}
 	dst = append(dst, m.timed(body, r), m.timed(out, r))
+	if st.Adapters > 0 && st.AdapterRank > 0 {
+		n := m.AdapterParams(st.AdapterRank)
+		dst = append(dst, m.timed(Segment{Name: Adapters, Bytes: 2 * n * st.Adapters, FLOPs: 2 * n * tokens}, r))
+	}
 	if st.Decode > 0 {
-		mean := st.Context / st.Decode
+		mean := st.Context / st.sequences()
 		att := Segment{
 			Name:  DecodeAttention,
-			Bytes: st.Decode * (m.KVReadBytes(mean) + m.KVBytesPerToken()*m.KVCopies()),
+			Bytes: st.sequences()*m.KVReadBytes(mean) - r.SharedPart*m.SharedBytes(st) + st.Decode*m.KVBytesPerToken()*m.KVCopies(),
 			FLOPs: st.Decode * m.attentionFLOPs(mean),
 		}
 		dst = append(dst, m.timed(att, r))
 	}
 	if st.Prompt > 0 {
-		context := st.PromptContext
-		if context <= 0 {
-			context = st.Prompt / 2
-		}
-		// The earlier part of the prompt is read once for the whole chunk, whose own part is written.
-		before := max(0, context-st.Prompt/2)
-		att := Segment{
-			Name:  PromptAttention,
-			Bytes: m.KVReadBytes(before) + st.Prompt*m.KVBytesPerToken()*m.KVCopies(),
-			FLOPs: st.Prompt * m.attentionFLOPs(context),
-		}
-		dst = append(dst, m.timed(att, r))
+		dst = append(dst, m.timed(m.promptAttention(st), r))
+	}
+	if m.draft != nil && st.drafted() > 0 {
+		dst = append(dst, m.draftSegment(st, r))
 	}
 	if m.tp > 1 {
 		dst = append(dst, Segment{Name: Communication, FixedS: m.allReduceS(tokens)})
 	}
 	return dst
+}
+
+// promptAttention is the attention of the prompt tokens. The earlier part of the prompt is read once for the whole
+// chunk, whose own part is written.
+func (m *Model) promptAttention(st Step) Segment {
+	context := st.PromptContext
+	if context <= 0 {
+		context = st.Prompt / 2
+	}
+	before := max(0, context-st.Prompt/2)
+	return Segment{
+		Name:  PromptAttention,
+		Bytes: m.KVReadBytes(before) + st.Prompt*m.KVBytesPerToken()*m.KVCopies(),
+		FLOPs: st.Prompt * m.attentionFLOPs(context),
+	}
+}
+
+// draftSegment is the work of the draft model: a decode step of its own for each token that it proposes.
+func (m *Model) draftSegment(st Step, r Rates) Segment {
+	n := st.drafted()
+	c := m.draft.Cost(Step{Decode: st.Sequences, Context: st.Context, Shared: st.Shared}, r)
+	return Segment{
+		Name: Draft, Bytes: n * c.Bytes(), FLOPs: n * c.FLOPs, MemoryS: n * (c.MemoryS + c.HiddenMemS),
+		ComputeS: n * (c.ComputeS + c.HiddenCompS), FixedS: n * c.FixedS,
+	}
+}
+
+// SharedBytes returns what a step reads of the cache again and again if each decoding sequence reads by itself what all
+// of them have in common. Layers with a window share what of the common part lies in the window.
+func (m *Model) SharedBytes(st Step) float64 {
+	n := st.sequences()
+	if st.Shared <= 0 || n <= 1 {
+		return 0
+	}
+	mean := st.Context / n
+	shared := min(st.Shared, mean)
+	full, windowed := m.kvElems()
+	inWindow := max(0, min(mean, float64(m.spec.SlidingWindow))-(mean-shared))
+	return (n - 1) * (full*shared + windowed*inWindow) * m.kv.Bits / 8 * m.KVCopies()
+}
+
+// AdapterParams returns the parameters of one low-rank adapter of that rank on the attention's projections, and on those
+// of the feed-forward part where there are no experts.
+func (m *Model) AdapterParams(rank float64) float64 {
+	s := m.spec
+	hidden := float64(s.Hidden)
+	var ends float64 // inputs and outputs of a layer's projections
+	if s.MLA() {
+		q, kv := float64(s.QLoraRank), float64(s.KVLoraRank)
+		heads := float64(s.Heads)
+		ends = 2*hidden + 2*q + kv + float64(s.QKRope) + kv + heads*float64(2*s.QKNope+s.QKRope+2*s.VHead) + hidden
+	} else {
+		q, kv := float64(s.Heads*s.HeadDim), float64(s.KVHeads*s.HeadDim)
+		ends = 4*hidden + 2*q + 2*kv
+	}
+	if !s.MoE() {
+		ends += 3 * (hidden + float64(s.Intermediate))
+	}
+	return rank * ends * float64(s.Layers)
 }
 
 // timed fills in the segment's times at each roof.
@@ -139,6 +223,7 @@ func (m *Model) ActivationBytes(tokens float64) float64 {
 type Cost struct {
 	WeightBytes float64 // of the whole group
 	KVBytes     float64
+	OtherBytes  float64 // adapters, and all that a draft model reads
 	FLOPs       float64
 	Seconds     float64
 	MemoryS     float64 // time in segments limited by memory
@@ -149,11 +234,11 @@ type Cost struct {
 }
 
 // Bytes returns the DRAM traffic of the step.
-func (c Cost) Bytes() float64 { return c.WeightBytes + c.KVBytes }
+func (c Cost) Bytes() float64 { return c.WeightBytes + c.KVBytes + c.OtherBytes }
 
 // Cost returns the cost of a step under the given conditions.
 func (m *Model) Cost(st Step, r Rates) Cost {
-	var buf [5]Segment
+	var buf [7]Segment
 	var c Cost
 	for _, s := range m.Segments(buf[:0], st, r) {
 		switch s.Name {
@@ -161,6 +246,8 @@ func (m *Model) Cost(st Step, r Rates) Cost {
 			c.WeightBytes += s.Bytes
 		case DecodeAttention, PromptAttention:
 			c.KVBytes += s.Bytes
+		case Adapters, Draft:
+			c.OtherBytes += s.Bytes
 		case Communication:
 		}
 		c.FLOPs += s.FLOPs
@@ -177,14 +264,15 @@ func (m *Model) Cost(st Step, r Rates) Cost {
 	return c
 }
 
-// Floor returns the least time of a step: all peaks reached, no communication, no experts beyond those of one token.
+// Floor returns the least time of a step: all peaks reached, no communication, no experts beyond those of one token, and
+// what sequences have in common read once.
 func (m *Model) Floor(st Step) float64 {
-	c := m.Cost(st, Rates{})
+	c := m.Cost(st, Rates{SharedPart: 1})
 	return c.Seconds - c.FixedS
 }
 
 // Expected returns the time of a step at what is achievable of the peaks, with communication, and with the experts that
 // tokens routed independently touch.
 func (m *Model) Expected(st Step, bandwidth, tensor, smClockHz float64) float64 {
-	return m.Cost(st, Rates{Bandwidth: bandwidth, Tensor: tensor, SMClockHz: smClockHz, ExpertPart: 1}).Seconds
+	return m.Cost(st, Rates{Bandwidth: bandwidth, Tensor: tensor, SMClockHz: smClockHz, ExpertPart: 1, SharedPart: m.sharedPart(st)}).Seconds
 }
