@@ -26,6 +26,8 @@ type inbox struct {
 	gpus     []timeline.GPU   // every GPU that any helper told, by position
 	position []int            // of this helper's GPUs
 	states   map[stateKey]timeline.State
+	gone     map[int]bool // positions of the GPUs that are lost
+	missing  bool         // this helper could not open all that the driver lists
 }
 
 type stateKey struct {
@@ -40,7 +42,7 @@ const maxGPUs = 64
 var errRefused = errors.New("helper has nothing to read")
 
 func newInbox(s *Source, sink timeline.GPUSink) *inbox {
-	return &inbox{source: s, sink: sink, states: map[stateKey]timeline.State{}}
+	return &inbox{source: s, sink: sink, states: map[stateKey]timeline.State{}, gone: map[int]bool{}}
 }
 
 // progress returns whether the running helper told its GPUs, and when it last said anything.
@@ -54,7 +56,18 @@ func (in *inbox) progress() (bool, timeline.Instant) {
 func (in *inbox) begin() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.started, in.ended = false, false
+	in.started, in.ended, in.missing = false, false, false
+}
+
+// lostGPUs returns how many GPUs are known to be lost. Those that could not be opened count as one.
+func (in *inbox) lostGPUs() int {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	n := len(in.gone)
+	if in.missing && n == 0 {
+		n = 1
+	}
+	return n
 }
 
 // receive hands on what the helper says until its frames end.
@@ -112,6 +125,13 @@ func (in *inbox) take(k kind, payload []byte, pid int) error {
 		e, err := decodeJSON[timeline.Event](payload)
 		if err := errors.Join(err, in.place(&e.GPU)); err != nil {
 			return err
+		}
+		if e.Kind == timeline.EventGPULost {
+			if e.GPU == timeline.NoGPU {
+				in.missing = true
+			} else {
+				in.gone[e.GPU] = true
+			}
 		}
 		in.sink.AddEvent(e)
 	case kindStats:
@@ -211,6 +231,7 @@ func (in *inbox) takeGPUs(gpus []timeline.GPU, pid int) {
 			in.gpus = append(in.gpus, g)
 		}
 		in.gpus[at], in.position[i], present[at] = g, at, true
+		delete(in.gone, at)
 	}
 	in.started = true
 	in.sink.SetGPUs(slices.Clone(in.gpus))
@@ -232,6 +253,7 @@ func (in *inbox) takeGPUs(gpus []timeline.GPU, pid int) {
 // loseGPU says that a GPU which an earlier helper told is not there any more.
 func (in *inbox) loseGPU(at int) {
 	const why = "the driver does not list it any more"
+	in.gone[at] = true
 	in.sink.AddEvent(timeline.Event{At: in.last, Kind: timeline.EventGPULost, GPU: at, Detail: why})
 	in.setStates(timeline.StateLost, why, func(k stateKey, st timeline.State) bool {
 		return k.gpu == at && st != timeline.StateUnsupported

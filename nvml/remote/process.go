@@ -3,6 +3,7 @@ package remote
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -36,6 +37,35 @@ func Find(dir string) (string, error) {
 		return "", fmt.Errorf("find %s beside the agent (%s) or on the search path: %w", HelperName, dir, err)
 	}
 	return path, nil
+}
+
+// find returns the path of the helper.
+func (s *Source) find() (string, error) {
+	if s.opts.Helper != "" || s.opts.Find == nil {
+		return s.opts.Helper, nil
+	}
+	return s.opts.Find()
+}
+
+// awaitHelper waits until there is a helper to start: one that nobody has installed yet is looked for again, which costs
+// a few looks into folders. It reports false if ctx ended.
+func (s *Source) awaitHelper(ctx context.Context, in *inbox) bool {
+	_, err := s.find()
+	if err == nil {
+		return true
+	}
+	s.opts.Logger.Warn("no counters: helper not found", slog.String("helper", HelperName), slog.Any("err", err))
+	in.lost(err.Error())
+	s.count(func(st *Stats) { st.LastLoss = err.Error() })
+	for wait := minFind; err != nil; wait = min(2*wait, maxBackoff) {
+		if !sleep(ctx, wait) {
+			return false
+		}
+		_, err = s.find()
+	}
+	path, _ := s.find() //nolint:errcheck // it was just found, and a start that fails says so
+	s.opts.Logger.Warn("helper found", slog.String("path", path))
+	return true
 }
 
 // process is a helper that runs.

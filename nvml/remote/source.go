@@ -17,9 +17,10 @@ import (
 
 // Options say which helper is run and how.
 type Options struct {
-	Helper  string   // path of the binary; see Find
-	Library string   // path of the driver's library; empty: what the loader finds
-	Env     []string // added to the helper's environment, NAME=value
+	Helper  string                 // path of the binary; empty: what Find finds
+	Find    func() (string, error) // where the binary is; asked again until it is there, and at each start
+	Library string                 // path of the driver's library; empty: what the loader finds
+	Env     []string               // added to the helper's environment, NAME=value
 	Config  nvml.Config
 	Logger  *slog.Logger // takes the helper's stderr; nil discards it
 	Now     func() timeline.Instant
@@ -40,6 +41,7 @@ const (
 	// maxAbandoned is how many helpers may be stuck in the kernel before no other is started.
 	maxAbandoned = 2
 
+	minFind     = time.Second // between two looks for a helper that is not there, at first
 	minBackoff  = 250 * time.Millisecond
 	maxBackoff  = 30 * time.Second
 	healthyTime = time.Minute // after which a loss is the first again
@@ -71,11 +73,13 @@ type Stats struct {
 type Source struct {
 	opts             Options
 	spawn            func() (*process, error)
+	looks            looks         // of the goroutine of Run
 	graveyardChanged chan struct{} // capacity 1
 
 	mu        sync.Mutex
 	stats     Stats
 	running   *process             // nil between two helpers
+	bursting  timeline.Instant     // until when clocks are to be read at the highest rate
 	inventory []timeline.Inventory // of each GPU, by position, as last told
 }
 
@@ -86,10 +90,15 @@ func NewSource(opts Options) *Source {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Source{
-		opts: opts, graveyardChanged: make(chan struct{}, 1),
-		spawn: func() (*process, error) { return spawn(opts.Helper, helperArgs(opts), opts.Env) },
+	s := &Source{opts: opts, graveyardChanged: make(chan struct{}, 1)}
+	s.spawn = func() (*process, error) {
+		path, err := s.find()
+		if err != nil {
+			return nil, err
+		}
+		return spawn(path, helperArgs(opts), opts.Env)
 	}
+	return s
 }
 
 // helperArgs returns the flags that tell the helper its configuration.
@@ -128,15 +137,39 @@ var ErrNoHelper = errors.New("no helper runs")
 const commandTime = time.Second
 
 // Burst has the helper read clocks and the reasons that hold them at the highest rate for d from now on; zero ends a
-// burst. A helper that is started later knows nothing of it.
+// burst. A helper that is started later goes on with what is left of it.
 func (s *Source) Burst(d time.Duration) error {
+	s.mu.Lock()
+	p := s.running
+	s.mu.Unlock()
+	if err := command(p, d); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.bursting = s.opts.Now().Add(d)
+	s.mu.Unlock()
+	return nil
+}
+
+// resume has a helper that was just started go on with the burst that the one before it was at.
+func (s *Source) resume(p *process) {
+	s.mu.Lock()
+	left := s.bursting.Sub(s.opts.Now())
+	s.mu.Unlock()
+	if left <= 0 {
+		return
+	}
+	if err := command(p, left); err != nil {
+		s.opts.Logger.Info("burst not resumed", slog.Any("err", err))
+	}
+}
+
+// command tells a helper to begin a burst.
+func command(p *process, d time.Duration) error {
 	frame, err := appendJSON(nil, kindBurst, burst{For: d})
 	if err != nil {
 		return fmt.Errorf("command burst: %w", err)
 	}
-	s.mu.Lock()
-	p := s.running
-	s.mu.Unlock()
 	if p == nil {
 		return fmt.Errorf("command burst: %w", ErrNoHelper)
 	}
@@ -171,17 +204,23 @@ func (s *Source) Run(ctx context.Context, sink timeline.GPUSink) error {
 		return fmt.Errorf("run helper: %w", err)
 	}
 	in := newInbox(s, sink)
-	backoff := minBackoff
+	if !s.awaitHelper(ctx, in) {
+		return nil
+	}
+	backoff, looking := minBackoff, false
 	for {
 		began := s.opts.Now()
 		lost := s.runHelper(ctx, in)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the end was asked for
 		}
-		s.opts.Logger.Warn("gpu helper lost", slog.Any("error", lost))
-		if s.opts.Now().Sub(began) > healthyTime {
+		looked := errors.Is(lost, errLook)
+		if s.opts.Now().Sub(began) > healthyTime || looked {
 			backoff = minBackoff
+		} else if looking {
+			s.looks.seldom()
 		}
+		looking = looked
 		if !sleep(ctx, backoff/2+rand.N(backoff)) || !s.awaitGraveyard(ctx, in) {
 			return nil
 		}
@@ -230,12 +269,13 @@ func (s *Source) runHelper(ctx context.Context, in *inbox) error {
 	in.begin()
 	p, err := s.spawn()
 	if err != nil {
-		in.lost(err.Error())
+		s.lost(in, err)
 		s.count(func(st *Stats) { st.LastLoss = err.Error() })
 		return err
 	}
 	s.count(func(st *Stats) { st.Starts, st.PID = st.Starts+1, p.pid })
 	s.setRunning(p)
+	s.resume(p)
 	lines := newLines(s.opts.Logger, s.opts.Now)
 	failed, read, logged := make(chan error, 1), make(chan struct{}), make(chan struct{})
 	go func() { failed <- in.receive(p); close(read) }()
@@ -246,7 +286,7 @@ func (s *Source) runHelper(ctx context.Context, in *inbox) error {
 			await(logged, exitTime)
 			err = reason(err, p.exit(), lines.last())
 		}
-		in.lost(err.Error())
+		s.lost(in, err)
 	}
 	s.setRunning(nil)
 	gone := s.end(p)
@@ -260,6 +300,16 @@ func (s *Source) runHelper(ctx context.Context, in *inbox) error {
 	<-read
 	s.count(func(st *Stats) { st.PID, st.LastLoss = 0, err.Error() })
 	return err
+}
+
+// lost says that a helper is given up on: at once, however long it takes to end.
+func (s *Source) lost(in *inbox, why error) {
+	in.lost(why.Error())
+	if errors.Is(why, errLook) {
+		s.opts.Logger.Info("gpu helper starts anew", slog.Any("why", why))
+		return
+	}
+	s.opts.Logger.Warn("gpu helper lost", slog.Any("error", why))
 }
 
 // reason says why a helper ended, in the most telling words there are.
@@ -292,6 +342,8 @@ func (s *Source) watch(ctx context.Context, in *inbox, failed <-chan error) erro
 				return errSlow
 			case started && now.Sub(last) > silentTime:
 				return errSilent
+			case started && s.looks.look(in.lostGPUs(), now):
+				return errLook
 			}
 		}
 	}

@@ -256,19 +256,23 @@ func (w shuffled) GPUs() []timeline.GPU {
 
 func (w shuffled) At(gpu int, t time.Duration) sim.Gauges { return w.Waves.At(w.Count-1-gpu, t) }
 
-func TestLostGPUIsLookedForAgain(t *testing.T) {
+// losing is a helper whose second GPU is lost for as long as lost says.
+func losing(lost func() bool) act {
+	return act{open: func() (nvml.Library, error) {
+		begin := time.Now()
+		now := func() timeline.Instant { return timeline.Instant(time.Hour + time.Since(begin)) }
+		lib := sim.NewLibrary(sim.Waves{Count: 2}, sim.Options{}, now)
+		if lost() {
+			lib.SetFault(sim.Fault{GPU: 1, Call: int(nvml.CallReasons), Code: 15, After: time.Second})
+		}
+		return lib, nil
+	}}
+}
+
+func TestLostGPUIsLookedForSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		world := sim.Waves{Count: 2}
-		var lib *sim.Library
-		r, s, _ := play(t, 16*time.Minute, func(_ *Source, st *stage) {
-			time.Sleep(10 * time.Second)
-			lib.SetFault(sim.Fault{GPU: 1, Call: int(nvml.CallReasons), Code: 15})
-		}, act{open: func() (nvml.Library, error) {
-			begin := time.Now()
-			now := func() timeline.Instant { return timeline.Instant(time.Hour + time.Since(begin)) }
-			lib = sim.NewLibrary(world, sim.Options{}, now)
-			return lib, nil
-		}})
+		begin := time.Now()
+		r, s, _ := play(t, 2*time.Minute, nil, losing(func() bool { return time.Since(begin) < 5*time.Second }))
 		if diff := cmp.Diff([]string{"ok", "lost", "ok"}, r.statesOf(1, timeline.SMClock)); diff != "" {
 			t.Errorf("states of the lost gpu (-want +have):\n%s", diff)
 		}
@@ -278,7 +282,64 @@ func TestLostGPUIsLookedForAgain(t *testing.T) {
 		if st := s.Stats(); st.Starts != 2 || st.Killed != 0 {
 			t.Errorf("stats %+v, want one start more", st)
 		}
+		if n := len(r.windows(0, timeline.DRAMUtil)); n < 1050 {
+			t.Errorf("%d windows of the other gpu in two minutes, want 1050: a look costs it a second", n)
+		}
 	})
+}
+
+func TestGPUThatStaysLostIsLookedForSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		r, s, _ := play(t, 30*time.Minute, func(s *Source, _ *stage) {
+			time.Sleep(20 * time.Minute)
+			// 10, 20, 40, 80 and 160 s, and then each five minutes.
+			if n := s.Stats().Starts; n < 8 || n > 9 {
+				t.Errorf("%d starts in twenty minutes with a lost gpu, want 8 or 9", n)
+			}
+		}, losing(func() bool { return time.Since(begin) < 20*time.Minute }))
+		if n := s.Stats().Starts; n > 10 {
+			t.Errorf("%d starts: nothing is lost any more", n)
+		}
+		if st := r.statesOf(1, timeline.SMClock); st[len(st)-1] != "ok" {
+			t.Errorf("the gpu ends %v", st)
+		}
+		if n := len(r.windows(0, timeline.DRAMUtil)); float64(n) < 0.98*30*545 {
+			t.Errorf("%d windows of the other gpu, want 98 %% of what there is", n)
+		}
+	})
+}
+
+func TestDriverThatTakesALookBadlyIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := losing(func() bool { return true })
+		refuses := act{open: func() (nvml.Library, error) { return nil, nvml.ErrNoDriver }}
+		_, s, _ := play(t, 4*time.Minute, nil, gone, refuses, gone)
+		if n := s.Stats().Starts; n != 3 {
+			t.Errorf("%d starts, want 3: no further look for five minutes", n)
+		}
+	})
+}
+
+func TestAnotherLossIsLookedForSoon(t *testing.T) {
+	var l looks
+	now := timeline.Instant(time.Hour)
+	until := func(lost int) time.Duration {
+		from := now
+		for !l.look(lost, now) {
+			now = now.Add(100 * time.Millisecond)
+		}
+		return now.Sub(from)
+	}
+	var waits []time.Duration
+	for _, lost := range []int{1, 1, 1, 2, 2, 1, 2} {
+		waits = append(waits, until(lost))
+		l.look(0, now) // the helper starts
+	}
+	want := []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second}
+	if diff := cmp.Diff(want, waits); diff != "" {
+		t.Errorf("waits (-want +have):\n%s", diff)
+	}
 }
 
 // rates returns how many samples with c a GPU gave in each whole second.
@@ -304,6 +365,56 @@ func TestBurstReachesTheHelperAndEnds(t *testing.T) {
 		}
 		if err := s.Burst(time.Second); !errors.Is(err, ErrNoHelper) {
 			t.Errorf("burst without a helper: %v", err)
+		}
+	})
+}
+
+func TestBurstGoesOnInTheNextHelper(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _, _ := play(t, 25*time.Second, func(s *Source, _ *stage) {
+			time.Sleep(5 * time.Second)
+			if err := s.Burst(12 * time.Second); err != nil {
+				t.Errorf("burst: %v", err)
+			}
+		}, act{world: sim.Waves{Count: 1}, dies: 8 * time.Second}, act{world: sim.Waves{Count: 1}})
+		n := r.rates(0, timeline.SMClock)
+		if n[6] < 49 || n[13] < 49 || n[15] < 49 || n[19] != 10 || n[22] != 10 {
+			t.Errorf("readings of clocks a second %v, want 50 on both sides of the loss at 8 s, and 10 from 17 s on", n)
+		}
+	})
+}
+
+func TestHelperThatIsInstalledLaterIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		now := func() timeline.Instant { return timeline.Instant(time.Hour + time.Since(begin)) }
+		asked := 0
+		log := &bytes.Buffer{}
+		s := NewSource(Options{Config: nvml.DefaultConfig(), Now: now, Logger: slog.New(slog.NewTextHandler(log, nil)), Find: func() (string, error) {
+			if asked++; time.Since(begin) < 10*time.Minute {
+				return "", errors.New("find helper: nowhere")
+			}
+			return "/opt/helper", nil
+		}})
+		st := &stage{acts: []act{{world: sim.Waves{Count: 1}}}, now: now}
+		s.spawn = st.spawn
+		r := &record{}
+		ctx, cancel := context.WithTimeout(t.Context(), 11*time.Minute)
+		defer cancel()
+		if err := s.Run(ctx, r); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff([]string{"sampler_lost", "sampler_started"}, r.kinds()); diff != "" || !strings.Contains(r.events[0].Detail, "nowhere") {
+			t.Errorf("events (-want +have):\n%s", diff)
+		}
+		if len(r.windows(0, timeline.DRAMUtil)) < 200 {
+			t.Errorf("%d windows in the half minute after it was found", len(r.windows(0, timeline.DRAMUtil)))
+		}
+		if asked < 10 || asked > 40 {
+			t.Errorf("asked %d times in ten minutes, want some 25: the first soon, then each 30 s", asked)
+		}
+		if strings.Count(log.String(), "helper not found") != 1 || strings.Count(log.String(), "helper found") != 1 || s.Stats().Restarts != 0 {
+			t.Errorf("stats %+v, the log:\n%s", s.Stats(), log)
 		}
 	})
 }
@@ -384,6 +495,25 @@ func TestSilentHelperIsKilled(t *testing.T) {
 		}
 		if at := r.events[1].At.Sub(timeline.Instant(time.Hour)); at > 6*time.Second {
 			t.Errorf("the silence was noticed at %v, want within 6 s", at)
+		}
+	})
+}
+
+func TestTheLossIsLoggedWhenTheHelperIsGivenUpOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		world := sim.Waves{Count: 1}
+		begin, log := time.Now(), &bytes.Buffer{}
+		now := func() timeline.Instant { return timeline.Instant(time.Hour + time.Since(begin)) }
+		s := NewSource(Options{Config: nvml.DefaultConfig(), Now: now, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		st := &stage{acts: []act{{world: world, silent: true}}, now: now}
+		s.spawn = st.spawn
+		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+		defer cancel()
+		if err := s.Run(ctx, &record{}); err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(log.String(), "gpu helper lost"); n != 1 || !strings.Contains(log.String(), errSilent.Error()) {
+			t.Errorf("a helper that fell silent at once, and takes eight seconds to end, after six seconds:\n%s", log)
 		}
 	})
 }
