@@ -3,6 +3,7 @@ package stats_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ func coverage(t *testing.T, seed uint64, trials, n, block int, rho float64) floa
 	covered := 0
 	for range trials {
 		xs := ar1(r, n, rho, 10)
-		iv, ok := stats.Bootstrap{Block: block, Resamples: 400, Rand: r}.Mean(xs)
+		iv, ok := stats.Bootstrap{Block: block, Resamples: 250, Rand: r}.Mean(xs)
 		if !ok {
 			t.Fatalf("no interval for n=%d block=%d", n, block)
 		}
@@ -29,7 +30,7 @@ func coverage(t *testing.T, seed uint64, trials, n, block int, rho float64) floa
 }
 
 func TestBlockBootstrapCoversWhereTheNaiveOneFails(t *testing.T) {
-	if got := coverage(t, 2, 2000, 400, 20, 0.6); got < 0.92 || got > 0.97 {
+	if got := coverage(t, 2, 1000, 400, 20, 0.6); got < 0.92 || got > 0.97 {
 		t.Errorf("blocks of 20 cover %.3f, want 0.92 to 0.97", got)
 	}
 	r := rng(3)
@@ -57,7 +58,7 @@ func TestBlockBootstrapCoverageOverLengthAndCorrelation(t *testing.T) {
 		for _, rho := range []float64{0, 0.4, 0.8} {
 			block := max(5, min(n/10, 15))
 			t.Run(fmt.Sprintf("n=%d r=%v block=%d", n, rho, block), func(t *testing.T) {
-				got := coverage(t, uint64(n)+uint64(100*rho), 1500, n, block, rho)
+				got := coverage(t, uint64(n)+uint64(100*rho), 800, n, block, rho)
 				t.Logf("covered %.3f", got)
 				if got < 0.90 || got > 0.98 {
 					t.Errorf("covered %.3f, want 0.90 to 0.98", got)
@@ -75,6 +76,95 @@ func TestFewerThanTenBlocksGiveNoInterval(t *testing.T) {
 	}
 	if _, ok := b.Mean(make([]float64, 100)); !ok {
 		t.Error("Mean of 10 blocks has none")
+	}
+}
+
+// medianOf returns a statistic: the median of the values at the indices, the lower one of two. It counts instead of
+// sorting, since it is called very often.
+func medianOf(xs []float64) func(idx []int) float64 {
+	sorted := slices.Sorted(slices.Values(xs))
+	rank := make([]int, len(xs))
+	for i, x := range xs {
+		rank[i], _ = slices.BinarySearch(sorted, x)
+	}
+	count := make([]int, len(xs))
+	return func(idx []int) float64 {
+		clear(count)
+		for _, i := range idx {
+			count[rank[i]]++
+		}
+		below := 0
+		for r, c := range count {
+			if below += c; 2*below >= len(idx) {
+				return sorted[r]
+			}
+		}
+		return math.NaN()
+	}
+}
+
+func TestBootstrapOfAnyStatisticCoversWhereTheNaiveOneFails(t *testing.T) {
+	r := rng(41)
+	const trials = 500
+	var blocks, naive int
+	for range trials {
+		xs := ar1(r, 300, 0.6, 10)
+		at, iv, ok := stats.Bootstrap{Block: 20, Resamples: 200, Rand: r}.Statistic(xs, medianOf(xs))
+		if !ok || at < iv.Low || iv.High < at {
+			t.Fatalf("the median %v has the interval %v, %v", at, iv, ok)
+		}
+		if iv.Low <= 10 && 10 <= iv.High {
+			blocks++
+		}
+		slices.Sort(xs)
+		if iv, ok := stats.QuantileInterval(xs, 0.5, 0.95); ok && iv.Low <= 10 && 10 <= iv.High {
+			naive++
+		}
+	}
+	t.Logf("covered %.3f by blocks, %.3f as if independent", float64(blocks)/trials, float64(naive)/trials)
+	if got := float64(blocks) / trials; got < 0.92 || got > 0.97 {
+		t.Errorf("blocks of 20 cover the median %.3f, want 0.92 to 0.97", got)
+	}
+	if got := float64(naive) / trials; got >= 0.85 {
+		t.Errorf("an interval for independent values covers %.3f: the test series is too tame to tell the two apart", got)
+	}
+}
+
+func TestBootstrapOfAnyStatisticKnowsItsLimits(t *testing.T) {
+	xs := ar1(rng(42), 99, 0.3, 0)
+	b := stats.Bootstrap{Block: 10, Rand: rng(43)}
+	if _, _, ok := b.Statistic(xs, medianOf(xs)); ok {
+		t.Error("nine blocks have an interval")
+	}
+	if _, _, ok := b.Statistic(nil, func([]int) float64 { return math.NaN() }); ok {
+		t.Error("nothing has an interval")
+	}
+	xs = ar1(rng(42), 200, 0.3, 0)
+	calls := 0
+	if _, _, ok := b.Statistic(xs, func([]int) float64 {
+		if calls++; calls == 50 {
+			return math.NaN() // a resample that cannot tell
+		}
+		return 1
+	}); ok {
+		t.Error("a statistic that is no number on a resample has an interval")
+	}
+	seen := make([]int, 23)
+	series := ar1(rng(44), 23, 0, 0)
+	stats.Bootstrap{Block: 2, Resamples: 4000, Rand: rng(45)}.Statistic(series, func(idx []int) float64 {
+		if len(idx) != 23 {
+			t.Fatalf("%d indices, want 23", len(idx))
+		}
+		for i, k := range idx {
+			if i%2 == 1 && k != (idx[i-1]+1)%23 {
+				t.Fatalf("index %d does not follow its neighbour: %v", i, idx)
+			}
+			seen[k]++
+		}
+		return 0
+	})
+	if lo, hi := slices.Min(seen), slices.Max(seen); lo < 3600 || hi > 4400 {
+		t.Errorf("indices drawn between %d and %d times, want about 4000 each", lo, hi)
 	}
 }
 

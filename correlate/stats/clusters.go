@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"gonum.org/v1/gonum/stat"
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
@@ -28,10 +29,10 @@ type ClusterBootstrap struct {
 // Percentiles of two-stage resamples are wrong in width twice over, and are put right on the logarithmic scale: the
 // spread within sessions enters both stages, so that the width is set by that of sessions alone; and few sessions tell
 // their own spread poorly (k/(k-1), and Student's t with the degrees of freedom of Welch and Satterthwaite).
-func (c ClusterBootstrap) Ratio(a, b [][]float64, stat func([]float64) float64) (point, lo, hi float64, ok bool) {
+func (c ClusterBootstrap) Ratio(a, b [][]float64, statistic func([]float64) float64) (point, lo, hi float64, ok bool) {
 	rng := rand.New(rand.NewPCG(c.Seed, 0x636c7573746572)) // draws of a bootstrap, no secret
-	x, okX := c.draw(a, stat, rng)
-	y, okY := c.draw(b, stat, rng)
+	x, okX := c.draw(a, statistic, rng)
+	y, okY := c.draw(b, statistic, rng)
 	point = math.Exp(y.log - x.log)
 	if !okX || !okY {
 		return point, 0, 0, false
@@ -57,7 +58,7 @@ type drawn struct {
 	outer    []float64 // of the same sessions, whole
 }
 
-func (c ClusterBootstrap) draw(sessions [][]float64, stat func([]float64) float64, rng *rand.Rand) (drawn, bool) {
+func (c ClusterBootstrap) draw(sessions [][]float64, statistic func([]float64) float64, rng *rand.Rand) (drawn, bool) {
 	var kept [][]float64
 	var all []float64
 	for _, s := range sessions {
@@ -69,7 +70,7 @@ func (c ClusterBootstrap) draw(sessions [][]float64, stat func([]float64) float6
 	if len(all) == 0 {
 		return drawn{log: math.NaN()}, false
 	}
-	d := drawn{sessions: len(kept), log: math.Log(stat(all))}
+	d := drawn{sessions: len(kept), log: math.Log(statistic(all))}
 	if len(kept) < MinSessions || !finite(d.log) {
 		return d, false
 	}
@@ -83,7 +84,7 @@ func (c ClusterBootstrap) draw(sessions [][]float64, stat func([]float64) float6
 				both = append(both, s[rng.IntN(len(s))])
 			}
 		}
-		u, v := math.Log(stat(whole)), math.Log(stat(both))
+		u, v := math.Log(statistic(whole)), math.Log(statistic(both))
 		if !finite(u) || !finite(v) {
 			return d, false
 		}
@@ -95,7 +96,7 @@ func (c ClusterBootstrap) draw(sessions [][]float64, stat func([]float64) float6
 // widenSessions returns the factor on the distances of the two-stage percentiles from the estimate.
 func widenSessions(x, y drawn, level float64) float64 {
 	outerX, outerY := x.outerVariance(), y.outerVariance()
-	both := variance(x.both) + variance(y.both)
+	both := stat.PopVariance(x.both, nil) + stat.PopVariance(y.both, nil)
 	outer := outerX + outerY
 	if both <= 0 || outer <= 0 {
 		return 1
@@ -110,17 +111,7 @@ func widenSessions(x, y drawn, level float64) float64 {
 // outerVariance is the variance between resamples of sessions, without its bias for few sessions.
 func (d drawn) outerVariance() float64 {
 	k := float64(d.sessions)
-	return variance(d.outer) * k / (k - 1)
-}
-
-// variance returns the variance of xs about its mean.
-func variance(xs []float64) float64 {
-	m := mean(xs)
-	var ss float64
-	for _, x := range xs {
-		ss += (x - m) * (x - m)
-	}
-	return ss / float64(len(xs))
+	return stat.PopVariance(d.outer, nil) * k / (k - 1)
 }
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }

@@ -5,3 +5,8 @@ func Lag1(xs []float64) float64 { return lag1(xs) }
 
 // Lag1Corrected is Lag1 with the bias of short series taken off.
 func Lag1Corrected(xs []float64) float64 { return lag1Corrected(xs) }
+
+// QuantileRanks are the ranks between which a quantile lies.
+func QuantileRanks(n int, p, level float64) (low, high int, ok bool) {
+	return quantileRanks(n, p, level)
+}

@@ -2,6 +2,7 @@ package stats_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/tpotscope/tpotscope/correlate/stats"
@@ -41,10 +42,78 @@ func TestQuantileTypes(t *testing.T) {
 	}
 }
 
+func TestQuantileRanks(t *testing.T) {
+	for _, tt := range []struct {
+		n         int
+		p         float64
+		low, high int
+		ok        bool
+	}{
+		// The median of 20 lies between the 6th and 15th value: P(B <= 5) = 0.0207 for B of 20 fair coins.
+		{20, 0.5, 6, 15, true},
+		{1000, 0.99, 983, 997, true},
+		{100, 0.99, 97, 101, false},
+		{368, 0.99, 0, 368, true},
+		{367, 0.99, 0, 368, false},
+	} {
+		low, high, ok := stats.QuantileRanks(tt.n, tt.p, 0.95)
+		if ok != tt.ok || high != tt.high || (tt.low > 0 && low != tt.low) {
+			t.Errorf("ranks of (%d, %v) = %d, %d, %v, want %d, %d, %v", tt.n, tt.p, low, high, ok, tt.low, tt.high, tt.ok)
+		}
+	}
+}
+
+func TestAHundredValuesHaveNoIntervalForP99(t *testing.T) {
+	xs := make([]float64, 1000)
+	for i := range xs {
+		xs[i] = float64(i + 1)
+	}
+	if iv, ok := stats.QuantileInterval(xs[:100], 0.99, 0.95); ok {
+		t.Errorf("p99 of 100 values lies in %v", iv)
+	}
+	if iv, ok := stats.QuantileInterval(xs, 0.99, 0.95); !ok || iv.Low != 983 || iv.High != 997 {
+		t.Errorf("p99 of 1..1000 = %v, %v, want 983 to 997", iv, ok)
+	}
+	for _, level := range []float64{0, 1, -1, math.NaN()} {
+		if _, ok := stats.QuantileInterval(xs, 0.5, level); ok {
+			t.Errorf("level %v has an interval", level)
+		}
+	}
+}
+
+func TestQuantileIntervalCovers(t *testing.T) {
+	// The order statistics cover by the binomial law, whatever the distribution; here a heavy-tailed one.
+	r := rng(11)
+	const trials = 1500
+	for _, tt := range []struct {
+		n int
+		p float64
+	}{{50, 0.5}, {100, 0.9}, {1000, 0.99}} {
+		truth := math.Exp(1.5 * math.Sqrt2 * math.Erfinv(2*tt.p-1))
+		covered := 0
+		xs := make([]float64, tt.n)
+		for range trials {
+			for i := range xs {
+				xs[i] = math.Exp(1.5 * r.NormFloat64())
+			}
+			slices.Sort(xs)
+			iv, ok := stats.QuantileInterval(xs, tt.p, 0.95)
+			if !ok {
+				t.Fatalf("no interval for n=%d p=%v", tt.n, tt.p)
+			}
+			if iv.Low <= truth && truth <= iv.High {
+				covered++
+			}
+		}
+		if got := float64(covered) / trials; got < 0.938 || got > 0.99 {
+			t.Errorf("n=%d p=%v: covered %.3f, want at least 0.95 within noise, and not much more", tt.n, tt.p, got)
+		}
+	}
+}
+
 func TestQuantileNeedsIsTheLeastSampleWithAnInterval(t *testing.T) {
 	for _, p := range []float64{0.1, 0.5, 0.9, 0.95, 0.99, 0.999} {
-		// All of n values fall on one side of the quantile with probability p^n or (1-p)^n: neither may exceed a tail.
-		bounds := func(n int) bool { return max(math.Pow(p, float64(n)), math.Pow(1-p, float64(n))) <= 0.025 }
+		bounds := func(n int) bool { _, ok := stats.QuantileInterval(make([]float64, n), p, 0.95); return ok }
 		n := stats.QuantileNeeds(p, 0.95)
 		if !bounds(n) {
 			t.Errorf("p%v: %d values give no interval", p*100, n)

@@ -46,6 +46,42 @@ func TestLag1(t *testing.T) {
 	}
 }
 
+func TestEffectiveCount(t *testing.T) {
+	r := rng(31)
+	near(t, "of 20000 independent values", stats.EffectiveCount(ar1(r, 20_000, 0, 0))/20_000, 1, 0.03)
+	near(t, "of 20000 values of correlation 0.5", stats.EffectiveCount(ar1(r, 20_000, 0.5, 0))/20_000, 1.0/3, 0.03)
+	near(t, "of opposed neighbours, no more than whole", stats.EffectiveCount([]float64{1, -1, 1, -1, 1, -1, 1, -1}), 8, 0)
+	near(t, "of nothing", stats.EffectiveCount(nil), 0, 0)
+	trend := make([]float64, 400)
+	for i := range trend {
+		trend[i] = float64(i)
+	}
+	if n := stats.EffectiveCount(trend); n > 11 {
+		t.Errorf("a trend of 400 values counts as %v, want next to nothing", n)
+	}
+}
+
+func TestWilson(t *testing.T) {
+	// Newcombe 1998, table I: 81 of 263 gives 0.2553 to 0.3662; 0 of 20 gives 0 to 0.1611.
+	iv, ok := stats.Wilson(81, 263, 0.95)
+	if !ok {
+		t.Fatal("Wilson(81, 263) is absent")
+	}
+	near(t, "low of 81/263", iv.Low, 0.2553, 5e-5)
+	near(t, "high of 81/263", iv.High, 0.3662, 5e-5)
+	iv, _ = stats.Wilson(0, 20, 0.95)
+	near(t, "low of 0/20", iv.Low, 0, 1e-12)
+	near(t, "high of 0/20", iv.High, 0.1611, 5e-5)
+	for _, bad := range []struct {
+		k, n  int
+		level float64
+	}{{0, 0, 0.95}, {-1, 3, 0.95}, {4, 3, 0.95}, {1, 3, 0}, {1, 3, 1}, {1, 3, math.NaN()}} {
+		if _, ok := stats.Wilson(bad.k, bad.n, bad.level); ok {
+			t.Errorf("Wilson(%d, %d, %v) has a value", bad.k, bad.n, bad.level)
+		}
+	}
+}
+
 func TestWeightedMean(t *testing.T) {
 	var m, o stats.WeightedMean
 	if _, ok := m.Value(); ok {
