@@ -18,7 +18,7 @@ func coverage(t *testing.T, seed uint64, trials, n, block int, rho float64) floa
 	covered := 0
 	for range trials {
 		xs := ar1(r, n, rho, 10)
-		iv, ok := stats.Bootstrap{Block: block, Resamples: 250, Rand: r}.Mean(xs)
+		iv, ok := stats.Bootstrap{Block: block, Resamples: 400, Rand: r}.Mean(xs)
 		if !ok {
 			t.Fatalf("no interval for n=%d block=%d", n, block)
 		}
@@ -58,7 +58,7 @@ func TestBlockBootstrapCoverageOverLengthAndCorrelation(t *testing.T) {
 		for _, rho := range []float64{0, 0.4, 0.8} {
 			block := max(5, min(n/10, 15))
 			t.Run(fmt.Sprintf("n=%d r=%v block=%d", n, rho, block), func(t *testing.T) {
-				got := coverage(t, uint64(n)+uint64(100*rho), 800, n, block, rho)
+				got := coverage(t, uint64(n)+uint64(100*rho), 1500, n, block, rho)
 				t.Logf("covered %.3f", got)
 				if got < 0.90 || got > 0.98 {
 					t.Errorf("covered %.3f, want 0.90 to 0.98", got)

@@ -45,7 +45,7 @@ func TestClusterBootstrapCovers(t *testing.T) {
 		{"mean of 3 sessions", mean, 3, 0.02, 0.1, false},
 		{"mean of 5 sessions", mean, 5, 0.02, 0.1, false},
 		{"mean of 5 equal sessions", mean, 5, 0, 0.1, false},
-		{"median of 4 sessions", median, 4, 0.02, 0.1, false},
+		{"median of 6 sessions", median, 6, 0.02, 0.1, false},
 		{"mean of 10 unequal sessions", mean, 10, 0.05, 0.1, true},
 		{"mean of 20 noisy sessions", mean, 20, 0.02, 0.3, false},
 	} {
