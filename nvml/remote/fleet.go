@@ -44,6 +44,8 @@ type fleet struct {
 	gpus     []timeline.GPU
 	samplers []*nvml.Sampler
 	missing  error // which GPUs could not be opened; nil if all could
+
+	asked timeline.Instant // when the end of run was asked for; zero: it was not
 }
 
 // newFleet makes a sampler for each of the library's GPUs.
@@ -85,7 +87,11 @@ func (f *fleet) run(ctx context.Context, sink timeline.GPUSink, bursts <-chan ti
 	go func() { defer close(watched); f.watch(ctx, sink, changed) }()
 	err := f.sample(ctx, sink, bursts, changed, beat)
 	cancel()
-	timer := time.NewTimer(2 * awaitStep)
+	left := drainTime // on a busy host a wait of half a second can take several times that
+	if !f.asked.IsZero() {
+		left = max(left-f.now().Sub(f.asked), 2*awaitStep)
+	}
+	timer := time.NewTimer(left)
 	defer timer.Stop()
 	select {
 	case <-watched:
@@ -113,14 +119,14 @@ func (f *fleet) sample(ctx context.Context, sink timeline.GPUSink, bursts <-chan
 		case <-recycle.C:
 			if left < len(f.samplers) || f.missing != nil {
 				cancel()
-				return errors.Join(fmt.Errorf("a gpu is lost: %w to look for it", errRecycle), drain(ended, left))
+				return errors.Join(fmt.Errorf("a gpu is lost: %w to look for it", errRecycle), f.drain(ended, left))
 			}
 			recycle.Reset(recycleTime)
 		case why := <-changed:
 			cancel()
-			return errors.Join(fmt.Errorf("%s: %w", why, errRecycle), drain(ended, left))
+			return errors.Join(fmt.Errorf("%s: %w", why, errRecycle), f.drain(ended, left))
 		case <-ctx.Done():
-			return drain(ended, left)
+			return f.drain(ended, left)
 		case err := <-ended:
 			left--
 			errs = append(errs, err)
@@ -195,7 +201,8 @@ func (f *fleet) tell(sink timeline.GPUSink, h nvml.Happening) {
 }
 
 // drain waits for the samplers that are left. Errors no longer matter: the end was asked for.
-func drain(ended <-chan error, left int) error {
+func (f *fleet) drain(ended <-chan error, left int) error {
+	f.asked = f.now()
 	timer := time.NewTimer(drainTime)
 	defer timer.Stop()
 	for range left {
