@@ -64,8 +64,9 @@ type Windower interface {
 	Between(older, newer int, r *Reading)
 }
 
-// Slots is the number of snapshot buffers of each device: one holds the window's start, the other takes its end.
-const Slots = 2
+// Slots is the number of snapshot buffers of each device: one holds the window's start, another takes its end, and two hold
+// what was before, by which the lengths of windows are known.
+const Slots = 4
 
 // Call names one call of the driver: what is read, timed and fails together.
 type Call uint8

@@ -40,6 +40,7 @@ type Sampler struct {
 
 	fast, slow, rare tier
 	window           window
+	tiles            tiles
 	duty             duty
 	calibration      calibration
 	burstEnd         timeline.Instant

@@ -153,7 +153,8 @@ func TestWindowsFollowEachOtherWithoutAHole(t *testing.T) {
 			if w.Has != timeline.GPM {
 				t.Errorf("window %d has %b, want all of GPM and nothing else", i, w.Has)
 			}
-			if d := w.Over.Duration(); d < nvml.MinWindow || d > nvml.MaxWindow {
+			// What lies between two calls 110 ms apart is one refresh of 100 ms or two; that a length is known to 5 % is enough.
+			if d := w.Over.Duration(); d < nvml.MinWindow*95/100 || d > nvml.MaxWindow {
 				t.Errorf("window %d covers %v", i, d)
 			}
 			if i > 0 && windows[i-1].Over.End != w.Over.Start {

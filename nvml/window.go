@@ -31,16 +31,16 @@ type window struct {
 // windowed reports whether the device still gives windows.
 func (s *Sampler) windowed() bool { return s.info.GPM && timeline.GPM&^s.ignored != 0 }
 
-// readWindow takes a snapshot and hands on the averages since the last one. The window's ends are the middles of the
-// two calls' brackets.
+// readWindow takes a snapshot and hands on the averages since the last one. The calls are at the middles of their brackets;
+// what the window covers is close to that, and follows what the window before covered.
 func (s *Sampler) readWindow(sink timeline.GPUSink) {
 	w := &s.window
-	slot := 1 - w.slot
-	before := s.now()
-	if due := before.Sub(w.next); due >= w.period {
+	slot := s.tiles.free(w.slot)
+	began := s.now()
+	if due := began.Sub(w.next); due >= w.period {
 		s.countMissed(uint64(due / w.period))
 	}
-	s.enter(before)
+	s.enter(began)
 	err := s.device.Take(slot)
 	after := s.leave(CallTake, err)
 	s.settle(sink, CallTake, after, err)
@@ -48,7 +48,7 @@ func (s *Sampler) readWindow(sink timeline.GPUSink) {
 		s.windowFailed(sink, after, err)
 		return
 	}
-	mid, bracket := timeline.Span{Start: before, End: after}.Mid(), after.Sub(before)
+	mid, bracket := timeline.Span{Start: began, End: after}.Mid(), after.Sub(began)
 	w.next = mid.Add(w.period)
 	if !w.have {
 		s.baseline(sink, slot, mid, bracket)
@@ -69,14 +69,16 @@ func (s *Sampler) readWindow(sink timeline.GPUSink) {
 		w.next = w.mid.Add(w.period)
 		return
 	}
-	over, slack := timeline.Span{Start: w.mid, End: mid}, int64(max(bracket, w.bracket))/2
+	over, slack := timeline.Span{Start: w.mid, End: mid}, int64(max(bracket, w.bracket))/2 // of the calls
 	if used := s.compare(sink, w.slot, slot, over, slack); !used && s.lost == nil {
 		if width+w.period <= MaxWindow {
 			return // the counters were not refreshed in between: the next window spans both
 		}
 		s.openGap(sink, after, "no counter of the window could be used")
 	}
+	before := w.slot
 	w.slot, w.mid, w.bracket = slot, mid, bracket
+	s.follow(before)
 }
 
 // baseline keeps a snapshot as the start of the next window, unless its own call took too long to place it.
@@ -93,6 +95,7 @@ func (s *Sampler) baseline(sink timeline.GPUSink, slot int, mid timeline.Instant
 	w.heavy = 0
 	s.drop(DropFirst)
 	w.slot, w.mid, w.bracket = slot, mid, bracket
+	s.tiles.begin(slot, mid)
 }
 
 // compare reads the averages between two snapshots, checks them, and hands on what is left. It reports whether the
@@ -102,6 +105,10 @@ func (s *Sampler) compare(sink timeline.GPUSink, older, newer int, over timeline
 	s.enter(s.now())
 	s.device.Between(older, newer, &s.reading)
 	end := s.leave(CallBetween, s.firstError(timeline.GPM))
+	if s.lost != nil {
+		return false
+	}
+	over = s.place(newer, over)
 	if s.lost != nil {
 		return false
 	}
