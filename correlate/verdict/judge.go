@@ -26,11 +26,14 @@ func Judge(in *Input) Verdict {
 	}
 	p := normalise(in)
 	v := Verdict{D: p.d, C: p.c, Ceiling: timeline.High, Watched: timeline.High, Unwatched: timeline.High}
-	v.Roof = timeline.Interval{Low: max(p.d, p.c), High: min(1, p.d+p.c)}
+	v.Roof = roofInterval(in, p)
 	v.Mixed = mixedCell(&in.Work)
+	if lead, ok := leader(in.Ranks); ok && in.Parallel > 1 {
+		v.Lead, v.LeadBy = lead.uuid, lead.wait
+	}
 	var placed point
 	if v.Mixed {
-		placed = placeMixed(in, p)
+		placed = placeMixed(in, p, v.Roof)
 	} else {
 		placed = placeDecode(p)
 	}
@@ -75,7 +78,7 @@ type part struct {
 	hasS, hasG bool
 }
 
-// normalise divides by eta. Tensor activity is a part of cycles, so that it needs no correction for the clock; a rate
+// normalise divides by eta, and by the part of the time in which there was anything to run. Tensor activity is a part of cycles, so that it needs no correction for the clock; a rate
 // in operations per second would.
 func normalise(in *Input) part {
 	p := part{
@@ -94,13 +97,29 @@ func normalise(in *Input) part {
 	if p.hasG {
 		p.g = clip(in.Graphics.Value)
 	}
+	if b := busyPart(in); b < 1 {
+		p.d, p.c, p.s, p.g = clip(p.d/b), clip(p.c/b), clip(p.s/b), clip(p.g/b)
+	}
 	return p
 }
+
+// busyPart is the part of the cell in which there was a request to run. Fewer than one in the batch on average says that
+// there was none for the rest of the time, in which a GPU without kernels waits for nobody.
+func busyPart(in *Input) float64 {
+	if r := in.Work.Running; r.OK() && r.Value > 0 {
+		return min(1, max(r.Value, leastBusy))
+	}
+	return 1
+}
+
+// leastBusy bounds by how much little work is blown up.
+const leastBusy = 0.1
 
 // point is where the time at the roofs lies inside the interval, and the least of each that is sure.
 type point struct {
 	memory, compute float64
 	low             least
+	placed          bool // by the model of segments
 }
 
 // least is the least time at each roof.
@@ -231,8 +250,14 @@ func capAll(in *Input, p part, v *Verdict) {
 		unseen = ""
 	}
 	v.watch(unseen)
-	if in.Rho.OK() && (in.Rho.Value < in.Band.Low || in.Rho.Value > in.Band.High) {
+	switch {
+	case in.Rho.OK() && (in.Rho.Value < in.Band.Low || in.Rho.Value > in.Band.High):
 		v.lower(fmt.Sprintf("measured bytes are %.2f of modelled ones", in.Rho.Value))
+	case in.Model != nil && !in.Rho.OK() && v.Traffic == "":
+		v.cap(timeline.Medium, "bytes could not be held against the model")
+	}
+	if busyPart(in) < 1 {
+		v.cap(timeline.Low, "no request ran for a part of the time")
 	}
 	if !p.hasS {
 		v.cap(timeline.Medium, "SM activity is not read")
@@ -246,16 +271,33 @@ func capAll(in *Input, p part, v *Verdict) {
 	if v.Label == timeline.Compute && !v.Mixed && aboveCritical(in) {
 		v.lower("context is above the one that lets a batch reach the compute roof")
 	}
-	// A cell that waits a little more than it works at a roof would turn over with the error of what is achievable; roofs
-	// are told from each other by the same margin.
-	if w := waits(v); w > 0 && w-v.Shares.Memory-v.Shares.Compute < roofMargin {
-		v.cap(timeline.Medium, fmt.Sprintf("the roofs hold %.0f %% of the time, nearly as much as what the label names", 100*(v.Shares.Memory+v.Shares.Compute)))
-	}
+	capWaits(in, v)
 	if unexplained(in, p) && v.Label != timeline.Communication {
 		v.cap(timeline.Medium, "ranks may wait for each other")
 	}
 	if in.Foreign {
 		v.cap(timeline.Low, "a foreign process shares the gpu")
+	}
+}
+
+// capWaits holds down what is said of a cell that waits little more than it works at a roof: it would turn over with the
+// error of what is achievable. Roofs are told from each other by the same margin; and where kernels that run below the
+// achievable would make the time at the roofs as long as the wait, it is no more than a hint.
+func capWaits(in *Input, v *Verdict) {
+	w := waits(v)
+	if w <= 0 {
+		return
+	}
+	roof, reach := v.Shares.Memory+v.Shares.Compute, latencyLine
+	if longKernels(in.Model) {
+		reach = decodeReach
+	}
+	why := fmt.Sprintf("the roofs hold %.0f %% of the time, nearly as much as what the label names", 100*roof)
+	switch {
+	case w < min(roof/reach, 1-w):
+		v.cap(timeline.Low, why)
+	case w-roof < roofMargin:
+		v.cap(timeline.Medium, why)
 	}
 }
 

@@ -258,6 +258,7 @@ func TestStragglerIsTheBusyRank(t *testing.T) {
 func TestLongContextLowersComputeAndDoesNotRefuseIt(t *testing.T) {
 	in := cell(0.2, 0.8, 0.95, 1)
 	in.Model = model(t)
+	in.Rho, in.Band = timeline.Known(1), timeline.Interval{Low: 0.9, High: 1.25}
 	in.Work.Context = timeline.Known(8 * 4000)
 	got := verdict.Judge(&in)
 	if got.Label != timeline.Compute || got.Ceiling != timeline.Medium {
@@ -333,7 +334,7 @@ func TestWaitsAreNamedInAMixedCell(t *testing.T) {
 }
 
 func TestAWaitThatHardlyExceedsTheRoofsIsNotSure(t *testing.T) {
-	for gap, want := range map[float64]timeline.Confidence{0.45: timeline.Medium, 0.6: timeline.High} {
+	for gap, want := range map[float64]timeline.Confidence{0.45: timeline.Low, 0.52: timeline.Medium, 0.6: timeline.High} {
 		in := cell(0.95-gap-0.05, 0.05, 0.95-gap, 1-gap)
 		if got := verdict.Judge(&in); got.Label != timeline.Host || got.Ceiling != want {
 			t.Errorf("gap %v: got %s, ceiling %s (%v), want host, %s", gap, got.Label, got.Ceiling, got.Caps, want)

@@ -3,6 +3,7 @@ package verdict
 import (
 	"fmt"
 
+	"github.com/tpotscope/tpotscope/correlate/roofline"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
@@ -18,6 +19,7 @@ const (
 	likelyMargin    = 0.20
 	mixedRoof       = 0.60
 	mixedWait       = 0.60
+	sureHalf        = 0.50 // beyond, no other share can be as large
 	hostGap         = 0.30
 	hostOverSmall   = 2.0 // times the launch share: closer together, averages do not tell which of the two it was
 	launchSmall     = 0.40
@@ -90,7 +92,7 @@ func limited(what string, part float64, origin string) string {
 // waitRung tells whether the GPU waited: for other ranks, for the host, or for its own launches.
 func waitRung(in *Input, p part, sh timeline.Shares, v *Verdict) (rung, bool) {
 	if in.Parallel > 1 {
-		if s, ok := straggler(in.Ranks); ok {
+		if s, ok := straggler(in.Ranks, in.Windows); ok {
 			v.Rank = s.uuid
 			if s.wait >= waitsLikely && p.d < 1-waitsLikely {
 				why := fmt.Sprintf("the other ranks wait %.0f %% of the time for one", 100*s.wait)
@@ -164,21 +166,31 @@ func eitherReason(p part, gap, small float64) string {
 	return fmt.Sprintf("no kernel resident %.0f %% of the time, SMs unfilled another %.0f %%", 100*gap, 100*small)
 }
 
-// mixedRung labels a cell in which prompt work shared the steps: by the least time at each roof, of the ways in which
-// prompt work may have been spread, or, without the model, what the counters alone prove; else by what the GPU waited
-// for.
+// mixedRung labels a cell in which prompt work shared the steps: by the time at each roof where the model places it, with
+// no more than a hint where the other roof could hold as much for some way in which prompt work may have been spread, or,
+// without the model, by what the counters alone prove; else by what the GPU waited for.
 func mixedRung(in *Input, p part, at point, v *Verdict) rung {
 	most, why := timeline.Medium, "prompt work shares the steps"
 	counted := in.Work.Prompt.OK()
 	if !counted {
 		most, why = timeline.Low, ReasonNotCounted
 	}
-	m, c := at.low.memory, at.low.compute
+	m, c := at.memory, at.compute
+	if !at.placed {
+		m, c = at.low.memory, at.low.compute
+	}
+	roof := func(label timeline.Label, what string, part, least float64, origin string) rung {
+		r := rung{label, limited(what, part, origin), most, why}
+		if least < sureHalf {
+			r.ceiling, r.why = timeline.Low, "prompt work may be spread so that the other roof holds as much"
+		}
+		return r
+	}
 	switch {
 	case counted && m >= mixedRoof:
-		return rung{timeline.Memory, limited("memory", m, in.Eta.BandwidthOrigin), most, why}
+		return roof(timeline.Memory, "memory", m, at.low.memory, in.Eta.BandwidthOrigin)
 	case counted && c >= mixedRoof:
-		return rung{timeline.Compute, limited("compute", c, in.Eta.TensorOrigin), most, why}
+		return roof(timeline.Compute, "compute", c, at.low.compute, in.Eta.TensorOrigin)
 	}
 	label, reason := mixedWaits(p, v.Shares)
 	if r, ok := waited(in, label, reason); ok {
@@ -204,5 +216,24 @@ func mixedReason(s timeline.Shares) string {
 	return fmt.Sprintf("prompt work shares the steps; the most time goes to %s, %.0f %%", names[most], 100*values[most])
 }
 
-// unexplained reports whether several ranks left more of the time off the DRAM roof than their own work explains.
-func unexplained(in *Input, p part) bool { return in.Parallel > 1 && 1-p.d > waitsLikely }
+// unexplained reports whether several ranks left more of the time off the DRAM roof than their own work explains: what
+// the all-reduces of their steps take at least is their own.
+func unexplained(in *Input, p part) bool {
+	return in.Parallel > 1 && 1-p.d-expectedComm(in) > waitsLikely
+}
+
+// expectedComm is the part of the cell that the all-reduces of its steps take at least, from layers, hidden size and
+// degree. Zero if the work is not known.
+func expectedComm(in *Input) float64 {
+	steps, ok := stepsOf(&in.Work)
+	w := &in.Work
+	if in.Model == nil || !ok || !w.Decode.OK() || in.CellS <= 0 {
+		return 0
+	}
+	c := in.Model.Cost(roofline.Step{Decode: w.Decode.Value / steps, Prompt: w.Prompt.Value / steps}, roofline.Rates{})
+	return clip(leastReduce * c.FixedS * steps / in.CellS)
+}
+
+// leastReduce is what an all-reduce takes at least of the time that the model has for it, which is that of a library's
+// inside a graph; kernels made for small messages are faster, and time that is not theirs must not pass for it.
+const leastReduce = 0.4

@@ -1,9 +1,8 @@
 package verdict
 
 import (
-	"math"
-
 	"github.com/tpotscope/tpotscope/correlate/roofline"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
 // usualChunk is the token budget of a step that engines use when nothing else is set (vLLM's default for online
@@ -12,11 +11,12 @@ const usualChunk = 2048
 
 // placeMixed places the time at the roofs inside its interval, for a cell whose steps carry prompt work. The counters
 // give the time of DRAM traffic and of tensor work; the model of segments says which part of each passes under the
-// other. How the prompt tokens were spread over the steps is not told, so that two cases are worked out, spread evenly
-// and in whole chunks, each for a range of what kernels reach; each roof's least time of all is kept beside the point.
-func placeMixed(in *Input, p part) point {
+// other, and what is left is stretched by what products usually reach. How the prompt tokens were spread over the steps
+// is not told, so that two cases are worked out, spread evenly and in whole chunks, each for a range of what kernels
+// reach; each roof's least time of all is kept beside the point.
+func placeMixed(in *Input, p part, roof timeline.Interval) point {
 	floor := least{memory: max(0, p.d-p.c), compute: max(0, p.c-p.d)} // what no overlap can hide
-	mid := middle(p)
+	mid := middle(p, roof)
 	mid.low = floor
 	steps, ok := stepsOf(&in.Work)
 	if in.Model == nil || !ok || !in.Work.Prompt.OK() || !in.Work.Decode.OK() || !in.Work.Context.OK() {
@@ -35,9 +35,10 @@ func placeMixed(in *Input, p part) point {
 	var at [2]point
 	low := least{1, 1}
 	for i, c := range cases {
-		at[i] = place(in, p, c, kernels{reach: 1})
-		for _, k := range kernelRange {
-			q := place(in, p, c, k)
+		segs, scale := scaled(in, p, c, steps)
+		at[i] = place(p, segs, scale, 1, plannedReach).stretch(p, roof)
+		for _, reach := range [...]float64{1, plannedReach} {
+			q := place(p, segs, scale, reach, reach)
 			low = least{min(low.memory, q.memory), min(low.compute, q.compute)}
 		}
 	}
@@ -45,30 +46,8 @@ func placeMixed(in *Input, p part) point {
 	if len(cases) > 1 {
 		out = between(at[0], at[1], p)
 	}
-	out.low = low
+	out.low, out.placed = low, true
 	return out
-}
-
-// kernels says how the products of a step use the tensor cores: what part of the achievable rate they reach, and
-// whether tokens are rounded up to whole tiles.
-type kernels struct {
-	reach  float64
-	padded bool
-}
-
-// kernelRange is how far products may be from the model: shapes suit kernels well or badly, and tiles may be filled or
-// not. Close to the ridge it decides which roof a product is at.
-var kernelRange = [...]kernels{{0.8, true}, {0.8, false}, {1, false}, {1.25, false}}
-
-// tile is the tokens of a large tile of a product (CUTLASS's default tiles for these shapes are 64 to 256 rows).
-const tile = 128
-
-// rate returns the part of the achievable tensor rate that a step of that many tokens reaches.
-func (k kernels) rate(tokens float64) float64 {
-	if !k.padded || tokens <= 0 {
-		return k.reach
-	}
-	return k.reach * tokens / (math.Ceil(tokens/tile) * tile)
 }
 
 // between places the point between two cases, so that the time at the roofs comes as near as it can to the time in
@@ -83,12 +62,23 @@ func between(a, b point, p part) point {
 }
 
 // middle is the point when nothing places it: halfway between full overlap and none.
-func middle(p part) point {
-	roof := (max(p.d, p.c) + min(1, p.d+p.c)) / 2
+func middle(p part, roof timeline.Interval) point {
 	if p.d+p.c <= 0 {
 		return point{}
 	}
-	return point{memory: roof * p.d / (p.d + p.c), compute: roof * p.c / (p.d + p.c)}
+	at := (max(p.d, p.c) + min(1, p.d+p.c)) / 2
+	return point{memory: at * p.d / (p.d + p.c), compute: at * p.c / (p.d + p.c)}.fit(roof.Low, roof.High)
+}
+
+// stretch turns the activity of the tensor cores into time: products at the compute roof keep them active for a part of
+// theirs. It adds no more than the SMs were busy beyond what is placed, and keeps the sum inside the interval.
+func (a point) stretch(p part, roof timeline.Interval) point {
+	more := a.compute * (1/usualReach - 1)
+	if p.hasS {
+		more = min(more, max(0, p.s-a.memory-a.compute))
+	}
+	a.compute += more
+	return a.fit(roof.Low, roof.High)
 }
 
 type weighted struct {
@@ -96,28 +86,63 @@ type weighted struct {
 	step roofline.Step
 }
 
-// place takes off each counter the part that the model says passes under the other roof, and keeps the sum inside the
-// interval that the counters allow.
-func place(in *Input, p part, steps []weighted, k kernels) point {
-	rates := roofline.Rates{Bandwidth: in.Eta.Bandwidth, ExpertPart: 1}
+// counted are the times at each roof that the model works out for a mean step, and the factors that bring their sums to
+// what the counters read. Tensor activity holds the rows that fill up tiles, and is counted in cycles at the clock that
+// the SMs had, so that with it a segment is told at which of the roofs it is better than by operations at a rate.
+type counted struct{ memory, compute float64 }
+
+// scaled returns the segments of a mean step, weighted by how often their step occurs, and their factors.
+func scaled(in *Input, p part, cases []weighted, steps float64) ([]roofline.Segment, counted) {
+	var segs []roofline.Segment
+	rates := roofline.Rates{Bandwidth: in.Eta.Bandwidth, Tensor: in.Eta.Tensor, ExpertPart: 1}
 	if in.Device.Clock.OK() {
 		rates.SMClockHz = in.Device.Clock.Value
 	}
-	var mem, hidMem, comp, hidComp float64
-	for _, s := range steps {
-		rates.Tensor = in.Eta.Tensor * k.rate(s.step.Decode+s.step.Prompt)
-		c := in.Model.Cost(s.step, rates)
-		mem += s.part * (c.MemoryS + c.HiddenMemS)
-		hidMem += s.part * c.HiddenMemS
-		comp += s.part * (c.ComputeS + c.HiddenCompS)
-		hidComp += s.part * c.HiddenCompS
+	var mem, comp float64
+	for _, w := range cases {
+		first := len(segs)
+		segs = in.Model.Segments(segs, w.step, rates)
+		for i := first; i < len(segs); i++ {
+			segs[i].MemoryS *= w.part
+			segs[i].ComputeS *= w.part
+			mem, comp = mem+segs[i].MemoryS, comp+segs[i].ComputeS
+		}
+	}
+	out := counted{1, 1}
+	step := in.CellS / steps
+	if mem > 0 && p.d > 0 {
+		out.memory = p.d * step / mem
+	}
+	if comp > 0 && p.c > 0 {
+		out.compute = p.c * step / comp
+	}
+	return segs, out
+}
+
+// place takes off each counter the part that passes under the other roof, where products reach between low and high of
+// the achievable tensor activity: a segment between both counts for either by how much of that range speaks for it. The
+// sum is at least what no overlap can hide.
+func place(p part, segs []roofline.Segment, scale counted, high, low float64) point {
+	var mem, ownMem, comp, ownComp float64
+	for _, s := range segs {
+		m, c := s.MemoryS*scale.memory, s.ComputeS*scale.compute
+		w := 0.0 // of the range in which the segment is at the DRAM roof
+		switch {
+		case m <= 0:
+		case c <= low*m:
+			w = 1
+		case c < high*m:
+			w = (high - c/m) / (high - low)
+		}
+		mem, ownMem = mem+m, ownMem+w*m
+		comp, ownComp = comp+c, ownComp+(1-w)*c
 	}
 	var out point
 	if mem > 0 {
-		out.memory = p.d * (1 - hidMem/mem)
+		out.memory = p.d * ownMem / mem
 	}
 	if comp > 0 {
-		out.compute = p.c * (1 - hidComp/comp)
+		out.compute = p.c * ownComp / comp
 	}
 	return out.fit(max(p.d, p.c), min(1, p.d+p.c))
 }

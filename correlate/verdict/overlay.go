@@ -1,6 +1,8 @@
 package verdict
 
 import (
+	"math"
+
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
@@ -9,7 +11,9 @@ const (
 	slowClock     = 0.97 // of the clock that the data sheet assumes
 	lowLimit      = 0.97 // enforced power limit over the board's own
 	atLimit       = 0.97 // power over the enforced limit
-	waitNoise     = 0.05 // of SM activity: three times what the means of ten windows of equal ranks differ by
+	windowError   = 0.03 // of a window's SM activity, one sigma: refresh and denominator are off by a twentieth at most
+	sigmas        = 3.0  // of that error, for a rank to stand out
+	rankSpread    = 0.03 // of SM activity, by which equal ranks may differ for good
 	slowRank      = 0.97 // clock of one rank over the median of the others
 )
 
@@ -30,7 +34,7 @@ func overlays(in *Input, v *Verdict) []timeline.Overlay {
 	if in.Foreign {
 		out = append(out, timeline.NoisyNeighbour)
 	}
-	if v.OK() && v.Label != timeline.Communication && in.Parallel > 1 && 1-v.D > waitsLikely {
+	if v.OK() && v.Label != timeline.Communication && in.Parallel > 1 && 1-v.D-expectedComm(in) > waitsLikely {
 		out = append(out, timeline.CommOrStraggler)
 	}
 	return out
@@ -55,32 +59,57 @@ type slowest struct {
 	wait float64 // part of the time that the others wait
 }
 
-// straggler finds the rank that the others wait for: its SMs are busier than theirs, whose kernels wait in a
-// collective on few SMs, or its clock is lower. DRAM traffic is the same on all ranks of a group and cannot find it.
-func straggler(ranks []Rank) (slowest, bool) {
+// leader is the rank whose SMs were busiest, and by what part of its activity more than the mean of the others.
+func leader(ranks []Rank) (slowest, bool) {
 	if len(ranks) < 2 {
 		return slowest{}, false
 	}
-	best, bestSM := -1, -1.0
+	best, sum := 0, 0.0
 	for i, r := range ranks {
 		if !r.SM.OK() {
 			return slowest{}, false
 		}
-		if r.SM.Value > bestSM {
-			best, bestSM = i, r.SM.Value
+		sum += r.SM.Value
+		if r.SM.Value > ranks[best].SM.Value {
+			best = i
 		}
 	}
-	var rest float64
-	for i, r := range ranks {
-		if i != best {
-			rest += r.SM.Value
-		}
+	top := ranks[best].SM.Value
+	if top <= 0 {
+		return slowest{}, false
 	}
-	rest /= float64(len(ranks) - 1)
-	if bestSM <= 0 || bestSM-rest < waitNoise*bestSM {
-		return slowClockRank(ranks)
+	rest := (sum - top) / float64(len(ranks)-1)
+	return slowest{ranks[best].UUID, (top - rest) / top}, true
+}
+
+// standsOut is by how much the busiest of so many equal ranks may lead through the errors of so many windows. The more
+// ranks, the likelier that one of them errs far.
+func standsOut(ranks, windows int) float64 {
+	n := float64(max(2, ranks))
+	tail := math.Sqrt(sigmas*sigmas + 2*math.Log(n/2))
+	return max(rankSpread, tail*windowError/math.Sqrt(float64(max(1, windows)))*math.Sqrt(n/(n-1)))
+}
+
+// straggler finds the rank that the others wait for: its SMs are busier than theirs, whose kernels wait in a
+// collective on few SMs, or its clock is lower. DRAM traffic is the same on all ranks of a group and cannot find it. What
+// the SMs show is the least of the wait: those that spin in a collective count as busy.
+func straggler(ranks []Rank, windows int) (slowest, bool) {
+	lead, ok := leader(ranks)
+	if !ok {
+		return slowest{}, false
 	}
-	return slowest{ranks[best].UUID, (bestSM - rest) / bestSM}, true
+	slow, clocked := slowClockRank(ranks)
+	need := standsOut(len(ranks), windows)
+	if clocked && slow.uuid == lead.uuid { // two signs of the same
+		need /= 2
+	}
+	switch {
+	case lead.wait >= need:
+		return lead, true
+	case clocked:
+		return slow, true
+	}
+	return slowest{}, false
 }
 
 // slowClockRank finds a rank whose clock is below all others by more than the clocks of equal GPUs differ. It gives no

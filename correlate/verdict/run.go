@@ -61,6 +61,7 @@ func Run(cells []Timed) Verdict {
 		out.Shares = out.Shares.Scale(1 / placed)
 		out.D, out.C, out.Roof.Low, out.Roof.High = out.D/placed, out.C/placed, out.Roof.Low/placed, out.Roof.High/placed
 	}
+	out.Rank = rankOf(cells)
 	if sure <= 0 || sure < determined*all {
 		return undecided(cells, out)
 	}
@@ -123,7 +124,7 @@ func judgeRun(cells []Timed, out *Verdict) {
 		return
 	}
 	var kind []Timed
-	kind, out.Mixed, out.Rank = like(cells, out.Label)
+	kind, out.Mixed = like(cells, out.Label)
 	out.Ceiling = reach(kind, out.Label)
 	for _, c := range kind {
 		if c.Verdict.Label != out.Label || c.Verdict.Ceiling > out.Ceiling {
@@ -169,10 +170,10 @@ const reachPart = 0.8
 // maxCaps bounds the clauses of a run: cells word theirs with their own numbers.
 const maxCaps = 8
 
-// like returns the cells of the kind that holds most of the label's time, decode-only or mixed, which of the two that
-// is, and the rank that all of them wait for, if it is the same. A cell in which no share was large enough for a label
-// is of a kind too: without it a run would look surer than it is.
-func like(cells []Timed, l timeline.Label) ([]Timed, bool, string) {
+// like returns the cells of the kind that holds most of the label's time, decode-only or mixed, and which of the two that
+// is. A cell in which no share was large enough for a label is of a kind too: without it a run would look surer than it
+// is.
+func like(cells []Timed, l timeline.Label) ([]Timed, bool) {
 	var mixed, plain float64
 	for _, c := range cells {
 		if c.Verdict.Label != l {
@@ -185,127 +186,56 @@ func like(cells []Timed, l timeline.Label) ([]Timed, bool, string) {
 		}
 	}
 	var out []Timed
-	var rank string
-	same := true
 	for _, c := range cells {
-		if !c.Verdict.Placed() || c.Verdict.Mixed != (mixed > plain) {
+		if c.Verdict.Placed() && c.Verdict.Mixed == (mixed > plain) {
+			out = append(out, c)
+		}
+	}
+	return out, mixed > plain
+}
+
+// rankOf returns the rank that the others waited for over a run: the one that cells name, if most of those that name one
+// name it; or the one that leads in most of all cells, by more on average than the errors of single cells leave of chance.
+func rankOf(cells []Timed) string {
+	named, leads, by := map[string]int{}, map[string]int{}, map[string]float64{}
+	all, rated := 0, 0
+	for i := range cells {
+		v := &cells[i].Verdict
+		if !v.Placed() {
 			continue
 		}
-		out = append(out, c)
-		if c.Verdict.Rank != "" {
-			same = same && (rank == "" || rank == c.Verdict.Rank)
-			rank = c.Verdict.Rank
+		all++
+		if v.Rank != "" {
+			rated++
+			named[v.Rank]++
+		}
+		if v.Lead != "" {
+			leads[v.Lead]++
+			by[v.Lead] += v.LeadBy
 		}
 	}
-	if !same {
-		rank = ""
-	}
-	return out, mixed > plain, rank
-}
-
-// bound is a quantity that must lie above a threshold for the label to hold.
-type bound struct {
-	of    func(v *Verdict) float64
-	above float64
-}
-
-// bounds lists what decides a label, the share first: at high confidence, and at medium.
-func bounds(l timeline.Label, mixed bool) (high, medium []bound) {
-	d := func(v *Verdict) float64 { return v.D }
-	c := func(v *Verdict) float64 { return v.C }
-	dc := func(v *Verdict) float64 { return v.D - v.C }
-	cd := func(v *Verdict) float64 { return v.C - v.D }
-	switch {
-	case mixed:
-		return nil, mixedBounds(l)
-	case l == timeline.Mixed: // cells of several labels: nothing that could be bounded
-		return nil, nil
-	}
-	switch l {
-	case timeline.Memory:
-		return []bound{{d, memorySure}, {dc, roofMargin}}, []bound{{d, memoryLikely}, {dc, roofMargin}}
-	case timeline.Compute:
-		return []bound{{c, computeSure}, {cd, roofMargin}}, []bound{{c, computeLikely}, {cd, roofMargin}}
-	case timeline.Host, timeline.Launch, timeline.HostOrLaunch:
-		return append(waitBounds(l), bound{overRoofs(l), roofMargin}), append(waitBounds(l), bound{overRoofs(l), 0})
-	case timeline.Balanced:
-		b := []bound{{d, bothRoofs}, {c, bothRoofs}}
-		return b, b
-	case timeline.Busy:
-		b := []bound{
-			{func(v *Verdict) float64 { return v.Shares.Memory + v.Shares.Compute + v.Shares.Other }, busySM},
-			{func(v *Verdict) float64 { return 1 - max(v.D, v.C) }, 1 - memoryLikely},
-		}
-		return b, b
-	case timeline.Communication:
-		b := []bound{{func(v *Verdict) float64 { return 1 - v.D }, waitsLikely}}
-		return b, b
-	case timeline.Mixed, timeline.Undetermined:
-	}
-	return nil, nil
-}
-
-func hostShare(v *Verdict) float64   { return v.Shares.Host }
-func launchShare(v *Verdict) float64 { return v.Shares.Launch }
-func waitShare(v *Verdict) float64   { return v.Shares.Host + v.Shares.Launch }
-
-// overRoofs is by how much what the label names exceeds the time at the roofs.
-func overRoofs(l timeline.Label) func(v *Verdict) float64 {
-	return func(v *Verdict) float64 {
-		named := waitShare(v)
-		switch l { //nolint:exhaustive // of the labels of waiting
-		case timeline.Host:
-			named = v.Shares.Host
-		case timeline.Launch:
-			named = v.Shares.Launch
-		}
-		return named - v.Shares.Memory - v.Shares.Compute
-	}
-}
-
-// waitBounds lists what decides a label of waiting, beside the roofs.
-func waitBounds(l timeline.Label) []bound {
-	switch l { //nolint:exhaustive // of the labels of waiting
-	case timeline.Host:
-		return []bound{
-			{hostShare, hostGap},
-			{func(v *Verdict) float64 { return v.Shares.Host - hostOverSmall*v.Shares.Launch }, 0},
-			{func(v *Verdict) float64 { return v.Shares.Host - v.Shares.Other }, 0},
-		}
-	case timeline.Launch:
-		return []bound{
-			{launchShare, launchSmall},
-			{func(v *Verdict) float64 { return 1 - v.Shares.Host }, launchResident},
-			{func(v *Verdict) float64 { return v.Shares.Launch - v.Shares.Other }, 0},
+	best := ""
+	for rank, n := range named {
+		if float64(n) >= Dominant*float64(rated) && float64(n) >= namedPart*float64(all) {
+			best = rank
 		}
 	}
-	return []bound{{waitShare, hostOrLaunchGap}}
+	if best != "" {
+		return best
+	}
+	for rank, n := range leads {
+		if n >= minLeads && float64(n) >= leadPart*float64(all) && by[rank] >= rankSpread*float64(all) {
+			best = rank
+		}
+	}
+	return best
 }
 
-// mixedBounds lists what decides a label at medium confidence in a run whose steps carry prompt work. That nothing
-// holds such a run is shown by what each share leaves.
-func mixedBounds(l timeline.Label) []bound {
-	memory := func(v *Verdict) float64 { return v.Shares.Memory }
-	compute := func(v *Verdict) float64 { return v.Shares.Compute }
-	switch l { //nolint:exhaustive // the ladder gives mixed cells no other label that an interval could hold
-	case timeline.Memory:
-		return []bound{{memory, mixedRoof}}
-	case timeline.Compute:
-		return []bound{{compute, mixedRoof}}
-	case timeline.Host:
-		return []bound{{hostShare, mixedWait}}
-	case timeline.Launch:
-		return []bound{{launchShare, mixedWait}}
-	case timeline.HostOrLaunch:
-		return []bound{{waitShare, mixedWait}}
-	case timeline.Mixed:
-		rest := func(of func(*Verdict) float64) func(*Verdict) float64 {
-			return func(v *Verdict) float64 { return 1 - of(v) }
-		}
-		return []bound{{rest(memory), 1 - mixedRoof}, {rest(compute), 1 - mixedRoof}, {rest(waitShare), 1 - mixedWait}}
-	}
-	return nil
-}
+const (
+	namedPart = 0.25 // of a run's cells: fewer that name a rank are chance
+	leadPart  = 0.80 // of a run's cells: one of two equal ranks leads in half of them
+	minLeads  = 5
+)
 
 // intervalConfidence returns what the intervals of the deciding quantities allow.
 func intervalConfidence(cells []Timed, out *Verdict) timeline.Confidence {

@@ -3,9 +3,20 @@
 //
 // [Judge] speaks of one cell, and a lone cell is never more than a hint: confidence belongs to a run of like cells and
 // comes from [Run].
+//
+// Counters are averages, and an average amplitude is no share of time. What each counter bounds, with all of them as parts
+// of the achievable: kernels at the DRAM roof take at least D of the time if all traffic is theirs, more if they run below
+// what is achievable, as small kernels and kernels of a slow device do, and less if kernels that wait for something else
+// move bytes too; tensor activity bounds the time at the compute roof alike; both together end where no kernel is resident
+// (G) or the SMs are not filled (S). Verdict.Roof is the interval that all of this leaves, and holds for serial kernels,
+// overlapping ones and slow ones. The shares are a point in it.
 package verdict
 
-import "github.com/tpotscope/tpotscope/correlate/timeline"
+import (
+	"github.com/tpotscope/tpotscope/correlate/hardware"
+	"github.com/tpotscope/tpotscope/correlate/roofline"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
+)
 
 // Verdict is what is said of one cell, or of a run of cells.
 type Verdict struct {
@@ -25,8 +36,12 @@ type Verdict struct {
 	// much was seen judges by these.
 	Watched, Unwatched timeline.Confidence
 	Traffic            string
-	Rank               string            // UUID of the rank that the others wait for; empty if none stands out
-	CI                 timeline.Interval // 95 % interval of the share that decides the label; empty for one cell and for short runs
+	Rank               string // UUID of the rank that the others wait for; empty if none stands out
+	// Lead is the rank of a group whose SMs were busiest, and LeadBy by what part of its activity more than the others',
+	// whether or not one cell is enough to call it slow: a run weighs all of its cells.
+	Lead   string
+	LeadBy float64
+	CI     timeline.Interval // 95 % interval of the share that decides the label; empty for one cell and for short runs
 }
 
 // OK reports whether the verdict is determined.
@@ -67,3 +82,110 @@ func withheld(reason string) Verdict {
 
 // Withhold returns the undetermined verdict for a reason that the caller found.
 func Withhold(reason string) Verdict { return withheld(reason) }
+
+// Eta is how much of a GPU's peaks long, well-shaped kernels reach, and where the two numbers come from. They come
+// from a calibration on the node with a known kernel, or from a table by model of GPU; never from what the node was
+// seen to reach under load: a degraded node would calibrate itself healthy.
+type Eta struct {
+	Bandwidth       float64
+	Tensor          float64
+	BandwidthOrigin string // one of the Origin constants
+	TensorOrigin    string
+}
+
+// Where an eta comes from.
+const (
+	OriginCalibrated = "calibrated"
+	OriginTable      = "table"
+	OriginAssumed    = "assumed"
+)
+
+// EtaOf returns the table's eta for g. A GPU that is in no table gets assumed values at the high end, which makes every
+// roof look farther away than it may be.
+func EtaOf(g hardware.GPU) Eta {
+	e := hardware.PracticalEfficiency(g)
+	eta := Eta{Bandwidth: e.Bandwidth, Tensor: e.Tensor, BandwidthOrigin: e.BandwidthOrigin, TensorOrigin: e.TensorOrigin}
+	if eta.Bandwidth <= 0 {
+		eta.Bandwidth, eta.BandwidthOrigin = 0.90, OriginAssumed
+	}
+	if eta.Tensor <= 0 {
+		eta.Tensor, eta.TensorOrigin = 0.93, OriginAssumed
+	}
+	return eta
+}
+
+// Work is what the engine did in the cell. A measure that is not known is absent.
+type Work struct {
+	Running timeline.Measure // mean requests in the batch
+	Decode  timeline.Measure // output tokens
+	Prompt  timeline.Measure // prompt tokens processed, without those found in a cache
+	Context timeline.Measure // tokens of context over the whole batch
+	Steps   timeline.Measure // engine iterations
+}
+
+// Rank is one GPU of the group over the cell.
+type Rank struct {
+	UUID  string
+	SM    timeline.Measure
+	Clock timeline.Measure // Hz
+	Power timeline.Measure // W
+}
+
+// Device is what decides whether the GPU ran as it should.
+type Device struct {
+	RateClockHz   float64          // the SM clock that the data sheet's rates assume; zero if unknown
+	Clock         timeline.Measure // Hz, mean of the slowest GPU
+	Reasons       uint64           // union of the reason bits seen
+	ThrottledPart float64          // of the time, by reason bits or cumulative throttle time
+	Power         timeline.Measure // W, mean of the GPU that draws most
+	PowerLimitW   float64          // enforced; zero if unknown
+	DefaultLimitW float64
+}
+
+// Input is all that is known of one cell of one GPU group.
+type Input struct {
+	Gate string // a Reason constant that the caller found: nothing is said then
+
+	DRAM, Tensor, SM, Graphics timeline.Measure // mean fractions over whole windows
+
+	CellS, CoveredS float64 // seconds of the cell, and of it under trusted windows
+	Windows         int
+	WindowS         float64 // mean width of a window
+	ClockBoundS     float64 // bound of the clock of what was joined to the counters
+	Foreign         bool    // a process that is not the engine's uses a GPU of the group
+	AllowForeign    bool    // judge all the same
+	Coalesced       bool    // more than 5 % of the token events shared a read
+
+	Eta      Eta
+	Device   Device
+	Work     Work
+	Model    *roofline.Model // nil if the model, its format or the GPU is unknown: the byte model is silent then
+	Coverage timeline.Measure
+	NoProbe  bool              // no probe is there: all that Work holds is the engine's own count, of all traffic
+	Rho      timeline.Measure  // measured DRAM bytes over modelled ones
+	Band     timeline.Interval // where rho may lie without being a finding
+
+	Preempted float64 // preemptions in the cell
+	Ranks     []Rank  // of a tensor- or expert-parallel group; empty or one otherwise
+	Parallel  int     // tensor- or expert-parallel degree
+	Pipeline  int     // pipeline-parallel degree; zero and one: none
+	IdleRank  bool    // a data-parallel rank had nothing to do
+}
+
+// RhoBand returns where measured bytes over those that b estimates may lie without being a finding: from what the byte
+// model leaves open, and from what counters and the traffic that no model holds may add and take off.
+func RhoBand(b roofline.Band) timeline.Interval {
+	if b.Estimate <= 0 {
+		return timeline.Interval{}
+	}
+	return timeline.Interval{Low: rhoLow * b.Low / b.Estimate, High: max(rhoHigh, rhoLeast*b.High/b.Estimate)}
+}
+
+// Bounds of measured over modelled bytes where all inputs are known: copies, pages of tables and padding add, and the
+// counter's denominator may be off by a twentieth. Where the model's own band is wider, its upper end counts with that
+// error alone.
+const (
+	rhoLow   = 0.9
+	rhoHigh  = 1.25
+	rhoLeast = 1.05
+)
