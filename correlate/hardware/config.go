@@ -10,54 +10,21 @@ import (
 // Config is what a model's config.json says: the architecture, and how the weights are stored.
 type Config struct {
 	Model       Model
-	DType       string // a name that [LookupDType] knows; empty if the file does not tell
-	KVDType     string // empty if the file does not tell
-	Method      string // quantization method as the file spells it; empty without
-	Unquantized string // the modules that stay unquantized, as the file spells them; empty if it does not tell
+	DType       string   // a name that [LookupDType] knows; empty if the file does not tell
+	Weights     DType    // the same with what this file says of head and attention; zero if it does not tell
+	KVDType     string   // empty if the file does not tell
+	Method      string   // quantization method as the file spells it; empty without
+	Unquantized string   // the modules that stay unquantized, as the file spells them; empty if it does not tell
+	MaxContext  int      // tokens; zero if the file does not tell
+	Notes       []string // what the counts leave out, and what they take for granted
 }
 
-// maxConfigBytes bounds what is read: published files hold a few kilobytes.
+// maxConfigBytes bounds what is read: published files hold a few kilobytes, those with long lists of modules some hundred.
 const maxConfigBytes = 1 << 20
 
-// rawConfig holds the fields in the spelling of the Hugging Face transformers library. Pointers tell absent from zero.
-type rawConfig struct {
-	Architectures []string         `json:"architectures"`
-	ModelType     string           `json:"model_type"`
-	NameOrPath    string           `json:"_name_or_path"`
-	Layers        *int             `json:"num_hidden_layers"`
-	Hidden        *int             `json:"hidden_size"`
-	Heads         *int             `json:"num_attention_heads"`
-	KVHeads       *int             `json:"num_key_value_heads"`
-	HeadDim       *int             `json:"head_dim"`
-	Intermediate  *int             `json:"intermediate_size"`
-	MoEInter      *int             `json:"moe_intermediate_size"`
-	Vocab         *int             `json:"vocab_size"`
-	Tied          *bool            `json:"tie_word_embeddings"`
-	Experts       *int             `json:"num_experts"`
-	LocalExperts  *int             `json:"num_local_experts"`
-	RoutedExperts *int             `json:"n_routed_experts"`
-	TopK          *int             `json:"num_experts_per_tok"`
-	SharedExperts *int             `json:"n_shared_experts"`
-	DenseLayers   *int             `json:"first_k_dense_replace"`
-	SparseStep    *int             `json:"decoder_sparse_step"`
-	KVLoraRank    *int             `json:"kv_lora_rank"`
-	QLoraRank     *int             `json:"q_lora_rank"`
-	QKRope        *int             `json:"qk_rope_head_dim"`
-	QKNope        *int             `json:"qk_nope_head_dim"`
-	VHead         *int             `json:"v_head_dim"`
-	Window        *int             `json:"sliding_window"`
-	UseWindow     *bool            `json:"use_sliding_window"`
-	LayerTypes    []string         `json:"layer_types"`
-	AttnBias      *bool            `json:"attention_bias"`
-	DType         string           `json:"torch_dtype"`
-	NewDType      string           `json:"dtype"`
-	Quant         *rawQuant        `json:"quantization_config"`
-	Text          *json.RawMessage `json:"text_config"` // of models with an image part
-}
-
 // ReadConfig reads a config.json and counts the parameters and the cache from it. It knows the families whose layers it
-// can count: Llama, Mistral, Qwen 2 to 3, their expert variants, gpt-oss and DeepSeek V3. A missing or absurd field is
-// named in the error; a family it does not know is an error too, since a wrong count is worse than none.
+// can count: see [ConfigFamilies]. Every missing or absurd field is named in the error with its path in the file; a
+// family that is not known is an error too, since a wrong count is worse than none.
 func ReadConfig(r io.Reader) (Config, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxConfigBytes+1))
 	if err != nil {
@@ -66,227 +33,238 @@ func ReadConfig(r io.Reader) (Config, error) {
 	if len(b) > maxConfigBytes {
 		return Config{}, fmt.Errorf("read config: more than %d bytes", maxConfigBytes)
 	}
-	var raw rawConfig
-	if err := json.Unmarshal(b, &raw); err != nil {
+	var top map[string]json.RawMessage
+	if err := json.Unmarshal(b, &top); err != nil {
 		return Config{}, fmt.Errorf("read config: %w", err)
 	}
-	if raw.Text != nil && raw.Hidden == nil {
-		if err := json.Unmarshal(*raw.Text, &raw); err != nil {
-			return Config{}, fmt.Errorf("read config: text_config: %w", err)
+	if top == nil {
+		return Config{}, errors.New("read config: null is no configuration")
+	}
+	var errs []error
+	c := readFields(&fields{m: top, errs: &errs})
+	if err := errors.Join(errs...); err != nil {
+		return Config{}, fmt.Errorf("read config: %w", err)
+	}
+	return c, nil
+}
+
+// readFields reads the whole file. Faults are left in f.
+func readFields(f *fields) Config {
+	var c Config
+	text := f
+	if nested := f.sub("text_config"); nested != nil && !f.has("hidden_size") {
+		text = nested
+		if !text.has("model_type") && f.has("model_type") {
+			text.m["model_type"] = f.m["model_type"]
 		}
+		c.Notes = append(c.Notes, "only the language part (text_config) is counted")
 	}
-	c, err := raw.config()
-	if err != nil {
-		return Config{}, fmt.Errorf("read config: %w", err)
+	name := text.str("model_type")
+	fam, ok := families[name]
+	switch {
+	case name == "":
+		text.fault("model_type", "missing")
+	case !ok:
+		text.fault("model_type", fmt.Sprintf("layers of a %q cannot be counted; name the model instead", name))
 	}
-	return c, nil
+	before := len(*f.errs)
+	m := &c.Model
+	m.Name = baseName(f.str("_name_or_path"))
+	text.shape(m, fam)
+	if text != f && !text.has("tie_word_embeddings") && f.has("tie_word_embeddings") {
+		m.Tied = f.boolean("tie_word_embeddings")
+	}
+	text.experts(m, fam)
+	switch {
+	case text.has("kv_lora_rank"):
+		text.latent(m)
+	case len(*f.errs) == before:
+		text.keyValueHeads(m, fam)
+	}
+	c.MaxContext = text.intOr("max_position_embeddings", 1, 1<<31, 0)
+	if n := text.intOr("num_nextn_predict_layers", 0, 64, 0); n > 0 {
+		c.Notes = append(c.Notes, fmt.Sprintf("num_nextn_predict_layers: %d layers that draft tokens are not counted: they run with speculation alone", n))
+	}
+	if ok && len(*f.errs) == 0 {
+		if text.boolean("attention_bias") && fam.biasFlag {
+			fam.qkvBias, fam.outBias = true, fam.outBias || !fam.noOutBias
+		}
+		if text.boolean("use_qk_norm") && !fam.chunks { // Llama 4 normalizes without weights
+			fam.qkNorm = true
+		}
+		count(m, fam, text.intOr("shared_expert_intermediate_size", 1, 1<<20, 0))
+		c.Notes = append(c.Notes, text.window(m, fam)...)
+	}
+	c.storage(f, text)
+	return c
 }
 
-// family is what a model type implies beyond the fields of its file.
-type family struct {
-	qkvBias bool // biases on the three input projections
-	outBias bool // and on the output projection
-	qkNorm  bool // norms of queries and keys, one weight a dimension of a head
-	sinks   bool // one sink a head
-	biases  bool // on the router and the experts
+// fields reads the fields of one JSON object and gathers what is wrong with them.
+type fields struct {
+	path string // of the object, with a dot at the end; empty for the file
+	m    map[string]json.RawMessage
+	errs *[]error
 }
 
-var families = map[string]family{
-	"llama": {}, "mistral": {}, "mixtral": {}, "qwen2": {qkvBias: true}, "qwen3": {qkNorm: true}, "qwen3_moe": {qkNorm: true},
-	"gpt_oss": {qkvBias: true, outBias: true, sinks: true, biases: true}, "deepseek_v3": {},
+func (f *fields) fault(name, what string) {
+	*f.errs = append(*f.errs, fmt.Errorf("%s%s: %s", f.path, name, what))
 }
 
-func (raw *rawConfig) config() (Config, error) {
-	fam, ok := families[raw.ModelType]
-	if raw.ModelType == "" {
-		return Config{}, errors.New("model_type: missing")
-	}
-	if !ok {
-		return Config{}, fmt.Errorf("model_type: layers of a %q cannot be counted; name the model instead", raw.ModelType)
-	}
-	var f fieldReader
-	m := Model{
-		Name:   baseName(raw.NameOrPath),
-		Layers: f.want("num_hidden_layers", raw.Layers, 1, 1000), Hidden: f.want("hidden_size", raw.Hidden, 16, 1<<17),
-		Heads: f.want("num_attention_heads", raw.Heads, 1, 4096), Intermediate: f.want("intermediate_size", raw.Intermediate, 16, 1<<20),
-		Vocab: f.want("vocab_size", raw.Vocab, 16, 1<<24),
-	}
-	if raw.Tied != nil {
-		m.Tied = *raw.Tied
-	}
-	raw.experts(&m, &f)
-	if raw.KVLoraRank != nil {
-		raw.latent(&m, &f)
-	} else if len(f.errs) == 0 {
-		raw.grouped(&m, &f)
-	}
-	if err := errors.Join(f.errs...); err != nil {
-		return Config{}, err
-	}
-	if err := raw.window(&m); err != nil {
-		return Config{}, err
-	}
-	if raw.AttnBias != nil && raw.ModelType == "llama" && *raw.AttnBias {
-		fam.qkvBias, fam.outBias = true, true
-	}
-	count(&m, fam)
-	c := Config{Model: m}
-	if err := c.storage(raw); err != nil {
-		return Config{}, err
-	}
-	return c, nil
+// has reports whether the field is there and not null.
+func (f *fields) has(name string) bool {
+	v, ok := f.m[name]
+	return ok && string(v) != "null"
 }
 
-// fieldReader collects the faults of single fields.
-type fieldReader struct{ errs []error }
+// read decodes a field, and reports whether it is there and of that kind.
+func (f *fields) read(name string, v any, kind string) bool {
+	if !f.has(name) {
+		return false
+	}
+	if json.Unmarshal(f.m[name], v) != nil {
+		f.fault(name, "is no "+kind)
+		return false
+	}
+	return true
+}
 
-func (f *fieldReader) want(name string, v *int, low, high int) int {
-	if v == nil {
-		f.errs = append(f.errs, fmt.Errorf("%s: missing", name))
+// sub returns the object of that name, nil without.
+func (f *fields) sub(name string) *fields {
+	var m map[string]json.RawMessage
+	if !f.read(name, &m, "object") {
+		return nil
+	}
+	return &fields{path: f.path + name + ".", m: m, errs: f.errs}
+}
+
+// maxWord bounds a name from a file that an error may repeat.
+const maxWord = 200
+
+func (f *fields) str(name string) string {
+	var s string
+	f.read(name, &s, "text")
+	return s[:min(len(s), maxWord)]
+}
+
+func (f *fields) boolean(name string) bool {
+	var b bool
+	f.read(name, &b, "truth value")
+	return b
+}
+
+func (f *fields) list(name string) []string {
+	var l []string
+	f.read(name, &l, "list of names")
+	return l
+}
+
+// want returns a whole number that must be there.
+func (f *fields) want(name string, low, high int) int {
+	if !f.has(name) {
+		f.fault(name, "missing")
 		return 0
 	}
-	return f.check(name, *v, low, high)
+	return f.intOr(name, low, high, 0)
 }
 
-func (f *fieldReader) otherwise(name string, v *int, low, high, otherwise int) int {
-	if v == nil {
+// intOr returns a whole number, or otherwise if it is not there.
+func (f *fields) intOr(name string, low, high, otherwise int) int {
+	var x float64
+	if !f.has(name) {
 		return otherwise
 	}
-	return f.check(name, *v, low, high)
+	if !f.read(name, &x, "number") {
+		return 0
+	}
+	if x != float64(int(x)) {
+		f.fault(name, fmt.Sprintf("%g is no whole number", x))
+		return 0
+	}
+	if x < float64(low) || x > float64(high) {
+		f.fault(name, fmt.Sprintf("%.0f is absurd (want %d to %d)", x, low, high))
+		return 0
+	}
+	return int(x)
 }
 
-func (f *fieldReader) check(name string, v, low, high int) int {
-	if v < low || v > high {
-		f.errs = append(f.errs, fmt.Errorf("%s: %d is absurd (want %d to %d)", name, v, low, high))
+// shape reads what every model has. A family may have defaults that published files leave out.
+func (f *fields) shape(m *Model, fam family) {
+	get := func(name string, low, high int) int {
+		if d, ok := fam.defaults[name]; ok {
+			return f.intOr(name, low, high, d)
+		}
+		return f.want(name, low, high)
 	}
-	return v
+	m.Layers = get("num_hidden_layers", 1, 1000)
+	m.Hidden = get("hidden_size", 16, 1<<17)
+	m.Heads = get("num_attention_heads", 1, 4096)
+	m.Intermediate = get("intermediate_size", 16, 1<<20)
+	m.Vocab = get("vocab_size", 16, 1<<24)
+	m.Tied = fam.tied
+	if f.has("tie_word_embeddings") {
+		m.Tied = f.boolean("tie_word_embeddings")
+	}
 }
 
-func (raw *rawConfig) experts(m *Model, f *fieldReader) {
-	n := raw.Experts
-	if n == nil {
-		n = raw.LocalExperts
+func (f *fields) latent(m *Model) {
+	m.KVLoraRank = f.want("kv_lora_rank", 1, 1<<16)
+	m.QLoraRank = f.intOr("q_lora_rank", 1, 1<<16, 0)
+	m.QKRope = f.want("qk_rope_head_dim", 1, 1<<12)
+	m.QKNope = f.want("qk_nope_head_dim", 1, 1<<12)
+	m.VHead = f.want("v_head_dim", 1, 1<<12)
+}
+
+func (f *fields) keyValueHeads(m *Model, fam family) {
+	kv, dim := m.Heads, m.Hidden/max(1, m.Heads)
+	if d, ok := fam.defaults["num_key_value_heads"]; ok {
+		kv = d
 	}
-	if n == nil {
-		n = raw.RoutedExperts
+	if d, ok := fam.defaults["head_dim"]; ok {
+		dim = d
 	}
-	m.Experts = f.otherwise("num_experts", n, 0, 1<<14, 0)
+	m.KVHeads = f.intOr("num_key_value_heads", 1, max(1, m.Heads), kv)
+	m.HeadDim = f.intOr("head_dim", 1, 1<<12, dim)
+	if m.HeadDim == 0 && !f.has("head_dim") {
+		f.fault("head_dim", "missing, and hidden_size is less than num_attention_heads")
+	}
+	if m.KVHeads > 0 && m.Heads%m.KVHeads != 0 {
+		f.fault("num_key_value_heads", fmt.Sprintf("%d does not divide %d heads", m.KVHeads, m.Heads))
+	}
+}
+
+// experts reads the routed experts, and how many layers have them.
+func (f *fields) experts(m *Model, fam family) {
+	name := "num_experts"
+	for _, n := range []string{"num_local_experts", "n_routed_experts"} {
+		if f.has(n) && !f.has(name) {
+			name = n
+		}
+	}
+	m.Experts = f.intOr(name, 0, 1<<14, 0)
 	if m.Experts == 0 {
 		return
 	}
-	m.TopK = f.want("num_experts_per_tok", raw.TopK, 1, m.Experts)
-	m.SharedExperts = f.otherwise("n_shared_experts", raw.SharedExperts, 0, 64, 0)
-	m.DenseLayers = f.otherwise("first_k_dense_replace", raw.DenseLayers, 0, m.Layers, 0)
-	if raw.SparseStep != nil && *raw.SparseStep > 1 {
-		f.errs = append(f.errs, errors.New("decoder_sparse_step: layers with and without experts in turn cannot be counted"))
+	m.TopK = f.want("num_experts_per_tok", 1, m.Experts)
+	m.SharedExperts = f.intOr("n_shared_experts", 0, 64, 0)
+	if fam.sharedExpert {
+		m.SharedExperts = 1
 	}
-	if m.DenseLayers > 0 {
-		m.DenseIntermediate = m.Intermediate
-	}
-	m.Intermediate = f.otherwise("moe_intermediate_size", raw.MoEInter, 16, 1<<20, m.Intermediate)
-}
-
-func (raw *rawConfig) latent(m *Model, f *fieldReader) {
-	m.KVLoraRank = f.check("kv_lora_rank", *raw.KVLoraRank, 1, 1<<16)
-	m.QLoraRank = f.want("q_lora_rank", raw.QLoraRank, 1, 1<<16)
-	m.QKRope = f.want("qk_rope_head_dim", raw.QKRope, 1, 1<<12)
-	m.QKNope = f.want("qk_nope_head_dim", raw.QKNope, 1, 1<<12)
-	m.VHead = f.want("v_head_dim", raw.VHead, 1, 1<<12)
-}
-
-func (raw *rawConfig) grouped(m *Model, f *fieldReader) {
-	m.KVHeads = f.otherwise("num_key_value_heads", raw.KVHeads, 1, m.Heads, m.Heads)
-	m.HeadDim = f.otherwise("head_dim", raw.HeadDim, 1, 1<<12, m.Hidden/m.Heads)
-	if m.HeadDim == 0 {
-		f.errs = append(f.errs, errors.New("head_dim: missing, and hidden_size is less than num_attention_heads"))
-	}
-	if m.KVHeads > 0 && m.Heads%m.KVHeads != 0 {
-		f.errs = append(f.errs, fmt.Errorf("num_key_value_heads: %d does not divide %d heads", m.KVHeads, m.Heads))
-	}
-}
-
-// window takes over a sliding window that is in use: on every layer, or on half of them.
-func (raw *rawConfig) window(m *Model) error {
-	if raw.Window == nil || *raw.Window <= 0 || raw.UseWindow != nil && !*raw.UseWindow {
-		return nil
-	}
-	layers, sliding := len(raw.LayerTypes), 0
-	for _, t := range raw.LayerTypes {
-		if t == "sliding_attention" {
-			sliding++
+	m.DenseIntermediate = m.Intermediate
+	m.DenseLayers = f.intOr("first_k_dense_replace", 0, max(0, m.Layers-1), 0)
+	for _, name := range []string{"decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq"} {
+		if step := f.intOr(name, 1, max(1, m.Layers), 1); step > 1 {
+			m.DenseLayers += (m.Layers - m.DenseLayers) - (m.Layers-m.DenseLayers)/step
 		}
 	}
-	switch {
-	case layers == 0:
-		m.SlidingAlternates = raw.ModelType == "gpt_oss"
-	case sliding == 0:
-		return nil
-	case 2*sliding == layers:
-		m.SlidingAlternates = true
-	case sliding != layers:
-		return fmt.Errorf("layer_types: a window on %d of %d layers cannot be counted", sliding, layers)
-	}
-	m.SlidingWindow = *raw.Window
-	return nil
-}
-
-// count fills in the counts of m.
-func count(m *Model, fam family) {
-	hidden, layers, vocab := int64(m.Hidden), int64(m.Layers), int64(m.Vocab)
-	attn := attention(m, fam)
-	norms := 2 * hidden
-	expertLayers := int64(0)
-	var shared, router, dense int64
-	dense = 3 * hidden * int64(m.Intermediate)
-	if m.Experts > 0 {
-		expertLayers = layers - int64(m.DenseLayers)
-		m.ExpertParams = 3 * hidden * int64(m.Intermediate)
-		router = hidden * int64(m.Experts)
-		if fam.biases {
-			m.ExpertParams += 2*int64(m.Intermediate) + hidden
-			router += int64(m.Experts)
+	var dense []int
+	if f.read("mlp_only_layers", &dense, "list of layers") {
+		if m.DenseLayers += len(dense); m.DenseLayers >= m.Layers {
+			f.fault("mlp_only_layers", fmt.Sprintf("%d layers without experts of %d", m.DenseLayers, m.Layers))
 		}
-		shared = int64(m.SharedExperts) * 3 * hidden * int64(m.Intermediate)
-		dense = 3 * hidden * int64(m.DenseIntermediate)
 	}
-	m.NonExpert = layers*(attn+norms) + expertLayers*(router+shared) + (layers-expertLayers)*dense + hidden + vocab*hidden
-	m.ParamsStreamed = m.NonExpert + expertLayers*int64(m.Experts)*m.ExpertParams
-	m.ParamsActive = m.NonExpert + expertLayers*int64(m.TopK)*m.ExpertParams
-	m.ParamsTotal = m.ParamsStreamed
-	if !m.Tied {
-		m.ParamsTotal += vocab * hidden
+	m.DenseIntermediate = f.intOr("intermediate_size_mlp", 16, 1<<20, m.Intermediate)
+	m.Intermediate = f.intOr("moe_intermediate_size", 16, 1<<20, m.Intermediate)
+	if m.DenseLayers == 0 {
+		m.DenseIntermediate = 0
 	}
-	if m.MLA() {
-		m.KVElems = layers * int64(m.KVLoraRank+m.QKRope)
-		return
-	}
-	m.KVElems = 2 * layers * int64(m.KVHeads*m.HeadDim)
-	if m.SlidingAlternates {
-		m.KVElemsFull = m.KVElems / 2
-	}
-}
-
-// attention returns the parameters of one layer's attention.
-func attention(m *Model, fam family) int64 {
-	hidden := int64(m.Hidden)
-	if m.MLA() {
-		heads, q, kv := int64(m.Heads), int64(m.QLoraRank), int64(m.KVLoraRank)
-		rope, nope, v := int64(m.QKRope), int64(m.QKNope), int64(m.VHead)
-		return hidden*q + q + q*heads*(nope+rope) + hidden*(kv+rope) + kv + kv*heads*(nope+v) + heads*v*hidden
-	}
-	q, kv := int64(m.Heads*m.HeadDim), int64(m.KVHeads*m.HeadDim)
-	n := hidden * (2*q + 2*kv)
-	if fam.qkvBias {
-		n += q + 2*kv
-	}
-	if fam.outBias {
-		n += hidden
-	}
-	if fam.qkNorm {
-		n += 2 * int64(m.HeadDim)
-	}
-	if fam.sinks {
-		n += int64(m.Heads)
-	}
-	return n
 }

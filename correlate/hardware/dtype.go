@@ -33,7 +33,9 @@ func (d DType) Body(experts bool) float64 {
 // dtypes holds the stored widths. Four-bit formats carry scales: int4 with groups of g weights has an fp16 scale a
 // group and, if asymmetric, a packed 4-bit zero point (AutoGPTQ and AutoAWQ formats); MXFP4 has one 8-bit scale for 32
 // (OCP Microscaling Formats 1.0); NVFP4 one 8-bit scale for 16; bitsandbytes nf4 one fp32 for 64. Four-bit checkpoints
-// usually leave the output head at 16 bits, and so do published fp8 checkpoints of dense models.
+// usually leave the output head at 16 bits, and so do published fp8 checkpoints of dense models. The q formats are those
+// of GGUF files (llama.cpp): a 16-bit scale for 32 numbers in q8_0 and q4_0, 210 bytes for 256 in q6_k; the mixtures q4_k_m
+// and q5_k_m store about 4.9 and 5.7 bits over a whole model of eight billion parameters (llama.cpp's quantize README).
 var dtypes = []DType{
 	{Name: "fp32", Aliases: []string{"float32", "float"}, Bits: 32, HeadBits: 32, Math: "fp32"},
 	{Name: "bf16", Aliases: []string{"bfloat16", "fp16", "float16", "half", "f16"}, Bits: 16, HeadBits: 16, Math: "bf16", KV: true},
@@ -46,10 +48,20 @@ var dtypes = []DType{
 	{Name: "int4_g32", Bits: 4 + 32.0/32, HeadBits: 16, Math: "bf16", WeightsOnly: true},
 	{Name: "mxfp4", Bits: 4 + 8.0/32, HeadBits: 16, Math: "bf16", WeightsOnly: true},
 	{Name: "nvfp4", Aliases: []string{"fp4"}, Bits: 4 + 8.0/16, HeadBits: 16, Math: "fp4", KV: true},
-	{Name: "nf4", Aliases: []string{"bnb_nf4", "bitsandbytes_nf4"}, Bits: 4 + 32.0/64, HeadBits: 16, Math: "bf16", WeightsOnly: true},
+	{Name: "nf4", Aliases: []string{"bnb_nf4", "bitsandbytes_nf4", "bnb_4bit"}, Bits: 4 + 32.0/64, HeadBits: 16, Math: "bf16", WeightsOnly: true},
+	{Name: "nf4_double", Bits: 4 + 8.0/64 + 32.0/(64*256), HeadBits: 16, Math: "bf16", WeightsOnly: true},
+	{Name: "q8_0", Bits: 8 + 16.0/32, HeadBits: 8.5, Math: "bf16", WeightsOnly: true},
+	{Name: "q6_k", Bits: 210 * 8.0 / 256, HeadBits: 210 * 8.0 / 256, Math: "bf16", WeightsOnly: true},
+	{Name: "q5_k_m", Bits: 5.7, HeadBits: 210 * 8.0 / 256, Math: "bf16", WeightsOnly: true, Assumed: true},
+	{Name: "q4_k_m", Bits: 4.8, HeadBits: 210 * 8.0 / 256, Math: "bf16", WeightsOnly: true, Assumed: true},
+	{Name: "q4_0", Bits: 4 + 16.0/32, HeadBits: 210 * 8.0 / 256, Math: "bf16", WeightsOnly: true},
 }
 
-// LookupDType returns the format of that name; case, and the choice of "-" or "_", do not count.
+// DTypes returns all formats of the table, in its order.
+func DTypes() []DType { return slices.Clone(dtypes) }
+
+// LookupDType returns the format of that name; case, and the choice of "-" or "_", do not count. Beside those of the table
+// it knows weights of 2, 3, 4 or 8 bits in groups: "w4_g64", "w8_g128_sym", "w4_channel_sym".
 func LookupDType(name string) (DType, error) {
 	key := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(name)), "-", "_")
 	var names []string
@@ -58,6 +70,9 @@ func LookupDType(name string) (DType, error) {
 			return d, nil
 		}
 		names = append(append(names, d.Name), d.Aliases...)
+	}
+	if d, ok := parseGrouped(key); ok {
+		return d, nil
 	}
 	return DType{}, unknown("dtype", name, names)
 }

@@ -139,19 +139,27 @@ func TestModelTable(t *testing.T) {
 
 func TestLookupModel(t *testing.T) {
 	for name, want := range map[string]string{
-		"meta-llama/Llama-3.1-8B-Instruct":              "Llama-3.1-8B",
-		"meta-llama/Meta-Llama-3.1-70B-Instruct":        "Llama-3.1-70B",
-		"meta-llama/Llama-3.3-70B-Instruct":             "Llama-3.1-70B",
-		"llama-3.1-8b":                                  "Llama-3.1-8B",
-		"Llama-2-7b-chat-hf":                            "Llama-2-7B",
-		"RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8":       "Llama-3.1-8B",
-		"Qwen/Qwen2.5-7B-Instruct-AWQ":                  "Qwen2.5-7B",
-		"Qwen/Qwen3-30B-A3B-Instruct-2507-FP8":          "Qwen3-30B-A3B",
-		"openai/gpt-oss-120b":                           "gpt-oss-120b",
-		"deepseek-ai/DeepSeek-V3-0324":                  "DeepSeek-V3",
-		"/models/mistralai/Mixtral-8x7B-Instruct-v0.1/": "Mixtral-8x7B",
-		"deepseek-ai/DeepSeek-R1":                       "DeepSeek-V3",
-		"qwen3_0.6b":                                    "Qwen3-0.6B",
+		"meta-llama/Llama-3.1-8B-Instruct":                    "Llama-3.1-8B",
+		"meta-llama/Meta-Llama-3.1-70B-Instruct":              "Llama-3.1-70B",
+		"meta-llama/Llama-3.3-70B-Instruct":                   "Llama-3.1-70B",
+		"llama-3.1-8b":                                        "Llama-3.1-8B",
+		"Llama-2-7b-chat-hf":                                  "Llama-2-7B",
+		"RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8":             "Llama-3.1-8B",
+		"Qwen/Qwen2.5-7B-Instruct-AWQ":                        "Qwen2.5-7B",
+		"Qwen/Qwen3-30B-A3B-Instruct-2507-FP8":                "Qwen3-30B-A3B",
+		"openai/gpt-oss-120b":                                 "gpt-oss-120b",
+		"deepseek-ai/DeepSeek-V3-0324":                        "DeepSeek-V3",
+		"/models/mistralai/Mixtral-8x7B-Instruct-v0.1/":       "Mixtral-8x7B",
+		"deepseek-ai/DeepSeek-R1":                             "DeepSeek-V3",
+		"qwen3_0.6b":                                          "Qwen3-0.6B",
+		"llama3.1:8b":                                         "Llama-3.1-8B",
+		"llama3.1:8b-instruct-q4_K_M":                         "Llama-3.1-8B",
+		"Meta-Llama-3.1-8B-Instruct-Q8_0.gguf":                "Llama-3.1-8B",
+		"RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16": "Llama-3.1-8B",
+		"gpt-oss:20b":                                         "gpt-oss-20b",
+		"deepseek-r1:671b":                                    "DeepSeek-V3",
+		"unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit":         "Llama-3.1-8B",
+		"nvidia/Llama-3.3-70B-Instruct-FP4":                   "Llama-3.1-70B",
 	} {
 		if m, err := hardware.LookupModel(name); err != nil || m.Name != want {
 			t.Errorf("LookupModel(%q) = %q, %v; want %s", name, m.Name, err, want)
@@ -169,12 +177,47 @@ func TestLookupModel(t *testing.T) {
 	}
 }
 
+func TestNamesTellHowWeightsArePublished(t *testing.T) {
+	for name, want := range map[string]string{
+		"meta-llama/Llama-3.1-8B-Instruct": "", "hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4": "awq",
+		"RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8": "fp8", "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8": "fp8_block",
+		"Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4": "awq", "Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8": "w8_g128_sym",
+		"RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16": "int4_sym", "x/Llama-3.1-8B-W4A16": "int4_sym", "x/Llama-3.1-8B-W8A8": "int8",
+		"openai/gpt-oss-120b": "mxfp4", "deepseek-ai/DeepSeek-R1": "fp8_block", "nvidia/Llama-3.3-70B-Instruct-FP4": "nvfp4",
+		"unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit": "nf4", "unsloth/gpt-oss-20b-BF16": "bf16",
+		"llama3.1:8b-instruct-q4_K_M": "q4_k_m", "Meta-Llama-3.1-8B-Instruct-Q8_0.gguf": "q8_0", "llama3.1:8b-q3_X_Y": "", "nobody/knows": "", "": "",
+	} {
+		got, ok := hardware.PublishedDType(name)
+		if got != want || ok != (want != "") {
+			t.Errorf("PublishedDType(%q) = %q, %v; want %q", name, got, ok, want)
+		}
+		if _, err := hardware.LookupDType(got); ok && err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestDTypes(t *testing.T) {
 	for name, want := range map[string]float64{
 		"bf16": 16, "FP16": 16, "fp8": 8, "awq": 4.15625, "gptq-int4": 4.15625, "mxfp4": 4.25, "nvfp4": 4.5, "nf4": 4.5, "int4_g32": 5, "marlin": 4.125,
 	} {
 		if d, err := hardware.LookupDType(name); err != nil || d.Bits != want {
 			t.Errorf("LookupDType(%q) = %+v, %v; want %g bits", name, d, err, want)
+		}
+	}
+	for name, want := range map[string]float64{"w4_g64": 4.3125, "W4-G64-sym": 4.25, "w8_channel_sym": 8, "w2_g16": 3.125, "q6_k": 6.5625} {
+		if d, err := hardware.LookupDType(name); err != nil || d.Bits != want {
+			t.Errorf("LookupDType(%q) = %+v, %v; want %g bits", name, d, err, want)
+		}
+	}
+	for _, name := range []string{"w4_g0", "w5_g64", "w4_g", "w4_g64x", "w4_g-1", "w4_"} {
+		if d, err := hardware.LookupDType(name); err == nil {
+			t.Errorf("LookupDType(%q) = %+v", name, d)
+		}
+	}
+	for _, d := range hardware.DTypes() {
+		if d.Body(true) <= 0 || d.Body(false) != d.Bits || d.HeadBits < d.Bits && d.Bits <= 8 {
+			t.Errorf("%+v", d)
 		}
 	}
 	if _, err := hardware.LookupDType("bf15"); err == nil || !strings.Contains(err.Error(), "bf16") {

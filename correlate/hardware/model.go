@@ -42,6 +42,8 @@ type Model struct {
 	NonExpert      int64 `json:"non_expert_params_streamed"`     // of ParamsStreamed, outside routed experts
 	KVElems        int64 `json:"kv_elems_per_token"`             // numbers the KV cache holds for a token
 	KVElemsFull    int64 `json:"kv_elems_per_token_full_layers"` // of them, on layers without a window; says nothing if SlidingWindow is zero
+
+	AttentionParams int64 `json:"-"` // of NonExpert, in attention; zero if it was not counted
 }
 
 // HeadParams returns the number of parameters of the output head.
@@ -77,18 +79,82 @@ func Models() []Model { return slices.Clone(modelTable) }
 
 // modelSuffixes are parts of published names that do not change the architecture.
 var modelSuffixes = []string{
-	"instruct", "chat", "base", "it", "hf", "fp8", "bf16", "awq", "gptq", "int8", "int4", "w4a16", "w8a8", "quantized", "dynamic",
-	"2507", "thinking", "v01", "v02", "v03", "nvfp4", "mxfp4", "kv", "0324", "turbo", "quant", "marlin",
+	"instruct", "chat", "base", "it", "hf", "fp8", "bf16", "fp16", "awq", "gptq", "int8", "int4", "w4a16", "w8a8", "w8a16", "quantized", "dynamic",
+	"2507", "thinking", "v01", "v02", "v03", "nvfp4", "fp4", "mxfp4", "kv", "0324", "0528", "turbo", "quant", "marlin", "gguf", "bnb", "4bit", "8bit",
+	"unsloth", "block", "sym", "128g", "g128", "latest", "text",
 }
 
 // modelAliases maps a model's key to the key of the table's entry with the same architecture and counts.
 var modelAliases = map[string]string{
 	"metallama318b": "llama318b", "metallama3170b": "llama3170b", "metallama31405b": "llama31405b",
 	"llama38b": "llama318b", "metallama38b": "llama318b", "llama370b": "llama3170b", "metallama370b": "llama3170b",
-	"llama3370b": "llama3170b", "llama27b": "llama27b", "llama213b": "llama213b", "llama270b": "llama270b",
+	"llama3370b": "llama3170b", "metallama3370b": "llama3170b", "llama27b": "llama27b", "llama213b": "llama213b", "llama270b": "llama270b",
 	"mixtral8x7bv01": "mixtral8x7b", "deepseekr1": "deepseekv3", "deepseekr10528": "deepseekv3", "deepseekv30324": "deepseekv3",
-	"deepseekv31": "deepseekv3", "qwq32b": "qwen2532b", "deepseekr1distillllama8b": "llama318b",
+	"deepseekv31": "deepseekv3", "deepseekv31terminus": "deepseekv3", "qwq32b": "qwen2532b", "deepseekr1distillllama8b": "llama318b",
 	"deepseekr1distillllama70b": "llama3170b", "deepseekr1distillqwen32b": "qwen2532b",
+	// Short tags of registries of local models.
+	"llama318b": "llama318b", "mistral7b": "mistral7b", "gptoss20b": "gptoss20b", "qwen330ba3b": "qwen330ba3b", "qwen330b": "qwen330ba3b",
+	"qwen3235b": "qwen3235ba22b", "deepseekv3671b": "deepseekv3", "deepseekr1671b": "deepseekv3",
+}
+
+// publishedIn are the formats in which these models are published where their name does not say another.
+var publishedIn = map[string]string{"gpt-oss-20b": "mxfp4", "gpt-oss-120b": "mxfp4", "DeepSeek-V3": "fp8_block"}
+
+// PublishedDType returns the format of the weights that a checkpoint's name tells: "-AWQ", "-FP8", ":8b-instruct-q8_0";
+// else the one that its model is published in. It returns false where neither tells one.
+func PublishedDType(name string) (dtype string, ok bool) {
+	base := strings.ToLower(baseName(name))
+	if q := ggufTail(base); q != "" {
+		if d, err := LookupDType(q); err == nil {
+			return d.Name, true
+		}
+		return "", false
+	}
+	words := modelWords(base)
+	has := func(w string) bool { return slices.Contains(words, w) }
+	switch {
+	case has("awq"):
+		return "awq", true
+	case (has("gptq") || has("quantized")) && has("int8"):
+		return "w8_g128_sym", true
+	case has("gptq"):
+		return "awq", true
+	case has("w4a16"), has("int4"):
+		return "int4_sym", true
+	case has("w8a8"), has("int8"):
+		return "int8", true
+	case has("w8a16"):
+		return "w8a16", true
+	case has("bnb") && has("4bit"):
+		return "nf4", true
+	case has("mxfp4"):
+		return "mxfp4", true
+	case has("nvfp4"), has("fp4"):
+		return "nvfp4", true
+	case has("fp8") && (has("block") || strings.HasPrefix(strings.ToLower(name), "qwen/")):
+		return "fp8_block", true
+	case has("fp8"):
+		return "fp8", true
+	case has("bf16"), has("fp16"):
+		return "bf16", true
+	}
+	m, err := LookupModel(name)
+	if err != nil {
+		return "", false
+	}
+	dtype, ok = publishedIn[m.Name]
+	return dtype, ok
+}
+
+// ggufTail returns the format at the end of a name such as "llama3.1:8b-instruct-q4_K_M", empty without.
+func ggufTail(name string) string {
+	name = strings.TrimSuffix(strings.TrimSuffix(name, ".gguf"), "-gguf")
+	i := strings.LastIndexAny(name, "-:.")
+	tail := name[i+1:]
+	if i < 0 || len(tail) < 3 || tail[0] != 'q' || tail[1] < '2' || tail[1] > '8' || tail[2] != '_' {
+		return ""
+	}
+	return tail
 }
 
 // LookupModel returns the model of that name: a table's name, the full name of a published repository such as
@@ -121,9 +187,19 @@ func baseName(name string) string {
 	return name[strings.LastIndexByte(name, '/')+1:]
 }
 
+// modelWords splits a name at what separates its parts.
+func modelWords(name string) []string {
+	name = strings.ReplaceAll(strings.ToLower(name), "quantized.", "quantized-") // ...-quantized.w4a16
+	return strings.FieldsFunc(name, func(r rune) bool { return r == '-' || r == '_' || r == ' ' || r == ':' })
+}
+
 // modelKeys returns the keys to look for: the whole name, then the name with one more known suffix cut off each time.
 func modelKeys(name string) []string {
-	words := strings.FieldsFunc(strings.ToLower(baseName(name)), func(r rune) bool { return r == '-' || r == '_' || r == ' ' || r == ':' })
+	base := strings.TrimSuffix(strings.ToLower(baseName(name)), ".gguf")
+	if tail := ggufTail(base); tail != "" {
+		base = strings.TrimRight(strings.TrimSuffix(base, tail), "-:.")
+	}
+	words := modelWords(base)
 	keys := []string{spelling(strings.Join(words, ""))}
 	for len(words) > 1 && slices.Contains(modelSuffixes, spelling(words[len(words)-1])) {
 		words = words[:len(words)-1]

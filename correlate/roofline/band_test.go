@@ -91,9 +91,16 @@ func TestActivationsCountWhereL2DoesNotAbsorbThem(t *testing.T) {
 
 func TestTokensPerStepMatchesWorkedExamples(t *testing.T) {
 	for _, tt := range []struct{ drafts, acceptance, want float64 }{
-		{3, 0.6, 2.18}, {3, 0.7, 2.53}, {3, 0.8, 2.95}, {3, 0.9, 3.44},
-		{5, 0.6, 2.38}, {5, 0.7, 2.94}, {5, 0.8, 3.69}, {5, 0.9, 4.69},
-		{4, 1, 5}, {4, 0, 1},
+		{3, 0.6, 2.18},
+		{3, 0.7, 2.53},
+		{3, 0.8, 2.95},
+		{3, 0.9, 3.44},
+		{5, 0.6, 2.38},
+		{5, 0.7, 2.94},
+		{5, 0.8, 3.69},
+		{5, 0.9, 4.69},
+		{4, 1, 5},
+		{4, 0, 1},
 	} {
 		within(t, "tokens a step", roofline.TokensPerStep(tt.acceptance, tt.drafts), tt.want, 0.003)
 	}
