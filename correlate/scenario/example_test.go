@@ -27,5 +27,5 @@ func Example() {
 	}
 	truth, _ := tl.PhaseTruth(0, "decode")
 	fmt.Printf("%s for %.0f%% of the time, a batch of %.0f\n", truth.Dominant, truth.Share*100, truth.MeanBatch)
-	// Output: memory for 84% of the time, a batch of 8
+	// Output: memory for 83% of the time, a batch of 8
 }

@@ -35,7 +35,7 @@ type parser struct {
 var keywords = map[string]func(*parser, []string) error{
 	"seed": (*parser).seed, "duration": (*parser).duration, "gpu": (*parser).gpu, "target": (*parser).target,
 	"engine": (*parser).engine, "load": (*parser).load, "request": (*parser).request, "fault": (*parser).fault,
-	"counter": (*parser).counter, "phase": (*parser).phase,
+	"counter": (*parser).counter, "phase": (*parser).phase, "probe": (*parser).probe,
 }
 
 // Parse reads a scenario: one statement a line, "#" starts a comment. A word with ".." in it is the span of the
@@ -43,22 +43,27 @@ var keywords = map[string]func(*parser, []string) error{
 //
 //	seed 7
 //	duration 60s                                  before all that follows
-//	gpu h100 count=2                              any name that hardware.LookupGPU knows
-//	target main model=Llama-3.1-8B dtype=bf16 kv=bf16 tp=1 gpus=0
-//	engine target=main max_batch=256 budget=2048 chunk=2048 block=16 kv_blocks=9000
-//	engine host=300us host_per_seq=4us launch=6us graphs=on|off capture=512 speculate=3 accept=0.7
+//	gpu h100 count=2 mig=1/7                      any name that hardware.LookupGPU knows; mig= makes instances
+//	target main model=Llama-3.1-8B dtype=bf16 kv=bf16 tp=1 pp=1 dp=1 ep=on gpus=0 skew=0.9 correlation=0
+//	engine target=main max_batch=256 budget=2048 chunk=2048 block=16 kv_blocks=9000 prompts=mixed|apart
+//	engine host=300us host_per_seq=4us launch=6us graphs=on|off capture=512 pad=on|off reach=80% reduce=11us
+//	engine speculate=3 accept=0.7 draft=Llama-3.2-1B adapters=8 adapter_rank=16
+//	engine lag=2ms merge=20ms slow_readers=10% slow_every=200ms remote_rate=40000 remote_bps=25e9
 //	load target=main streams=16 prompt=200..400 output=128 prefix=100 think=0s stagger=20ms 0s..30s
-//	load rate=2.5 arrivals=even|poisson prompt=4000 output=50 30s..60s
+//	load rate=2.5 arrivals=even|poisson swing=50% period=20s prompt=4000 output=50 30s..60s
 //	request at=12s prompt=100 output=50
-//	fault power_cap 350W gpu=0 20s..30s           and clock_lock MHz, thermal MHz, host_stall DURATION [every=],
-//	                                              bandwidth_loss %, eager, slow_launch DURATION, slow_link DURATION,
-//	                                              neighbour %, acceptance %, prefix_miss
+//	fault power_cap 350W gpu=0 20s..30s           and clock_lock MHz, thermal MHz, cooling FACTOR, straggler %,
+//	                                              bandwidth_loss %, neighbour %, host_stall DURATION [every=],
+//	                                              front_stall DURATION [every=], eager, slow_launch DURATION,
+//	                                              slow_link DURATION, acceptance %, prefix_miss, long_output FACTOR,
+//	                                              long_prompt FACTOR
 //	counter lag=300ms gpu=0 10s..20s              of the instrument: gap, nan, frozen, lag, jitter, hang, lost, ...
+//	probe coverage=30% clock_bound=2ms
 //	phase steady 2s..20s
 //
 // An error names the file, the line, what is wrong and the nearest known word.
 func Parse(name string, r io.Reader) (*Scenario, error) {
-	p := &parser{s: &Scenario{Name: strings.TrimSuffix(name, ".scenario"), Seed: 1}}
+	p := &parser{s: &Scenario{Name: strings.TrimSuffix(name, ".scenario"), Seed: 1, Probe: ProbeSpec{Coverage: 1}}}
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, maxLine), maxLine)
 	n := 0
@@ -160,8 +165,8 @@ func (p *parser) duration(words []string) error {
 }
 
 func (p *parser) gpu(words []string) error {
-	count := 1
-	f, err := p.readPairs("gpu", words, map[string]func(string) error{"count": setInt(&count, 1, maxGPUs)})
+	count, part := 1, 0.0
+	f, err := p.readPairs("gpu", words, map[string]func(string) error{"count": setInt(&count, 1, maxGPUs), "mig": setPart(&part)})
 	if err != nil {
 		return err
 	}
@@ -172,12 +177,26 @@ func (p *parser) gpu(words []string) error {
 	if len(p.s.GPUs)+count > maxGPUs {
 		return fmt.Errorf("more than %d GPUs", maxGPUs)
 	}
+	if part > 0 {
+		g = p.slice(g, part, count)
+	}
 	p.s.GPUs = append(p.s.GPUs, slices.Repeat([]hardware.GPU{g}, count)...)
 	return nil
 }
 
+// slice makes the next positions instances of a board: such a part of it.
+func (p *parser) slice(g hardware.GPU, part float64, count int) hardware.GPU {
+	if p.s.Slices == nil {
+		p.s.Slices = map[int]float64{}
+	}
+	for i := range count {
+		p.s.Slices[len(p.s.GPUs)+i] = part
+	}
+	return Slice(g, part)
+}
+
 func (p *parser) target(words []string) error {
-	t := TargetSpec{TP: 1, Engine: DefaultEngine()}
+	t := TargetSpec{TP: 1, PP: 1, DP: 1, Skew: defaultSkew, Engine: DefaultEngine()}
 	t.DType, _ = hardware.LookupDType("bf16")
 	t.KVDType = t.DType
 	f, err := p.readPairs("target", words, map[string]func(string) error{
@@ -187,6 +206,8 @@ func (p *parser) target(words []string) error {
 			return err
 		},
 		"dtype": setDType(&t.DType), "kv": setDType(&t.KVDType), "tp": setInt(&t.TP, 1, 16),
+		"pp": setInt(&t.PP, 1, 8), "dp": setInt(&t.DP, 1, 16), "ep": setChoice(&t.EP, "on", "off"),
+		"skew": setFloat(&t.Skew, 0, 4), "correlation": setFloat(&t.Correlation, 0, 1),
 		"gpus": func(v string) error {
 			for w := range strings.SplitSeq(v, ",") {
 				g := -1
@@ -218,7 +239,7 @@ func (p *parser) addTarget(t TargetSpec) error {
 			taken[g] = true
 		}
 	}
-	for g := 0; g < len(p.s.GPUs) && len(t.GPUs) < t.TP; g++ {
+	for g := 0; g < len(p.s.GPUs) && len(t.GPUs) < t.Ranks(); g++ {
 		if !taken[g] && !slices.Contains(t.GPUs, g) {
 			t.GPUs = append(t.GPUs, g)
 		}
@@ -228,8 +249,14 @@ func (p *parser) addTarget(t TargetSpec) error {
 		return errors.New("no model")
 	case !t.KVDType.KV:
 		return fmt.Errorf("kv=%s is no format for a KV cache", t.KVDType.Name)
-	case len(t.GPUs) != t.TP:
-		return fmt.Errorf("tp=%d needs as many free GPUs, got %d", t.TP, len(t.GPUs))
+	case len(t.GPUs) != t.Ranks():
+		return fmt.Errorf("tp=%d pp=%d dp=%d needs %d free GPUs, got %d", t.TP, t.PP, t.DP, t.Ranks(), len(t.GPUs))
+	case t.DP > 1 && !t.Model.MoE():
+		return errors.New("dp= is for a model with experts; copies of a dense model are targets of their own")
+	case t.PP > 1 && (t.DP > 1 || t.EP):
+		return errors.New("pp= goes with neither dp= nor ep=")
+	case t.PP > t.Model.Layers:
+		return fmt.Errorf("pp=%d is more than the model's %d layers", t.PP, t.Model.Layers)
 	}
 	for i, g := range t.GPUs {
 		if taken[g] || slices.Contains(t.GPUs[:i], g) {
@@ -276,15 +303,26 @@ func (p *parser) engine(words []string) error {
 			}
 		}
 	}
-	e := &p.s.Targets[target].Engine
+	e, apart := &p.s.Targets[target].Engine, false
 	readers := map[string]func(string) error{
 		"target": p.setTarget(&target), "max_batch": setInt(&e.MaxBatch, 1, maxStreams), "budget": setInt(&e.TokenBudget, 1, maxTokens),
 		"chunk": setInt(&e.Chunk, 1, maxTokens), "block": setInt(&e.BlockSize, 1, 4096), "kv_blocks": setInt(&e.KVBlocks, 1, 1<<28),
-		"host": setDuration(&e.Host), "host_per_seq": setDuration(&e.HostPerSeq), "launch": setDuration(&e.Launch),
-		"graphs": setChoice(&e.Graphs, "on", "off"), "capture": setInt(&e.Capture, 1, maxTokens),
-		"speculate": setInt(&e.Speculate, 0, 16), "accept": setFloat(&e.Accept, 0, 1),
+		"prompts": setChoice(&apart, "apart", "mixed"),
+		"host":    setDuration(&e.Host), "host_per_seq": setDuration(&e.HostPerSeq), "launch": setDuration(&e.Launch),
+		"graphs": setChoice(&e.Graphs, "on", "off"), "capture": setInt(&e.Capture, 1, maxTokens), "pad": setChoice(&e.Pad, "on", "off"),
+		"speculate": setInt(&e.Speculate, 0, 16), "accept": setFloat(&e.Accept, 0, 1), "draft": setModel(&e.Draft),
+		"adapters": setInt(&e.Adapters, 1, 4096), "adapter_rank": setInt(&e.AdapterRank, 1, 1024),
+		"reach": setFloat(&e.Reach, 0.05, 1), "reduce": setDuration(&e.Reduce),
+		"lag": setDuration(&e.Front.Lag), "merge": setDuration(&e.Front.Merge),
+		"slow_readers": setFloat(&e.Front.SlowReaders, 0, 1), "slow_every": setDuration(&e.Front.SlowEvery),
+		"remote_rate": setFloat(&e.RemoteRate, 1, 1e9), "remote_bps": setFloat(&e.RemoteBps, 1e6, 1e13),
 	}
-	return errors.Join(f.none(), f.read("engine", readers, slices.Sorted(maps.Keys(readers))))
+	err = errors.Join(f.none(), f.read("engine", readers, slices.Sorted(maps.Keys(readers))))
+	e.Apart = apart || e.Apart && !f.has("prompts")
+	if err == nil && (e.RemoteRate > 0) != (e.RemoteBps > 0) {
+		err = errors.New("remote_rate= and remote_bps= go together")
+	}
+	return err
 }
 
 func (p *parser) load(words []string) error {
@@ -296,12 +334,16 @@ func (p *parser) load(words []string) error {
 		"target": p.setTarget(&l.Target), "streams": setInt(&l.Streams, 1, maxStreams), "rate": setFloat(&l.Rate, 0.001, maxRate),
 		"arrivals": setChoice(&l.Poisson, "poisson", "even"), "think": setDuration(&l.Think), "stagger": setDuration(&l.Stagger),
 		"prompt": setRange(&l.Prompt), "output": setRange(&l.Output), "prefix": setInt(&l.Prefix, 1, maxTokens),
+		"swing": setFloat(&l.Swing, 0, 0.95), "period": setDuration(&l.Period),
 	})
 	if err = errors.Join(err, f.none()); err != nil {
 		return err
 	}
 	if (l.Streams > 0) == (l.Rate > 0) {
 		return errors.New("want one of streams= and rate=")
+	}
+	if (l.Swing > 0) != (l.Period > 0) || l.Swing > 0 && l.Rate == 0 {
+		return errors.New("swing= and period= go together, with rate=")
 	}
 	l.Over = f.over(p.s.Length)
 	return p.addLoad(l)
@@ -328,4 +370,11 @@ func (p *parser) addLoad(l Load) error {
 	}
 	p.s.Loads = append(p.s.Loads, l)
 	return nil
+}
+
+func (p *parser) probe(words []string) error {
+	f, err := p.readPairs("probe", words, map[string]func(string) error{
+		"coverage": setFloat(&p.s.Probe.Coverage, 0, 1), "clock_bound": setDuration(&p.s.Probe.ClockBound),
+	})
+	return errors.Join(err, f.none())
 }

@@ -48,6 +48,7 @@ phase steady 5s..20s
 	wantEngine := scenario.EngineSpec{
 		MaxBatch: 8, TokenBudget: 512, Chunk: 256, BlockSize: 32, KVBlocks: 900,
 		Host: 2 * time.Millisecond, HostPerSeq: 10 * time.Microsecond, Launch: 9 * time.Microsecond,
+		Pad: true, AdapterRank: 16, Front: scenario.FrontSpec{SlowEvery: 200 * time.Millisecond},
 	}
 	if diff := cmp.Diff(wantEngine, s.Targets[1].Engine); diff != "" {
 		t.Errorf("engine (-want +got):\n%s", diff)
@@ -99,7 +100,7 @@ func TestParseSaysWhatIsWrongAndWhere(t *testing.T) {
 		{"two kinds of load", head + "load streams=1 rate=2 prompt=1 output=1", "want one of streams= and rate="},
 		{"a load without lengths", head + "load streams=1", "want prompt= and output="},
 		{"a load before its target", "duration 1s\ngpu h100\nload streams=1 prompt=1 output=1", "it must come after a target"},
-		{"a target without enough GPUs", "duration 1s\ngpu h100\ntarget a model=Llama-3.1-8B tp=2", "tp=2 needs as many free GPUs"},
+		{"a target without enough GPUs", "duration 1s\ngpu h100\ntarget a model=Llama-3.1-8B tp=2", "tp=2 pp=1 dp=1 needs 2 free GPUs"},
 		{"a GPU used twice", "duration 1s\ngpu h100\ntarget a model=Llama-3.1-8B gpus=0\ntarget b model=Llama-3.1-8B gpus=0", "gpu 0 is already in use"},
 		{"nothing", "", "no duration"},
 		{"a key twice", head + "load streams=1 streams=2 prompt=1 output=1", `key "streams" is given twice`},
@@ -130,7 +131,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for _, tg := range s.Targets {
-			if len(tg.GPUs) != tg.TP {
+			if len(tg.GPUs) != tg.Ranks() {
 				t.Errorf("target %s: %d GPUs for tp=%d", tg.Name, len(tg.GPUs), tg.TP)
 			}
 		}

@@ -42,33 +42,86 @@ type Scenario struct {
 	Faults   []Fault
 	Counters []CounterFault
 	Phases   []Phase
+	Probe    ProbeSpec
+	Slices   map[int]float64 // of a GPU that is cut into instances: the part that this position is; see Slice
+}
+
+// Slice returns an instance of a board that has such a part of its memory, SMs and cache.
+func Slice(g hardware.GPU, part float64) hardware.GPU {
+	g.Name += " MIG"
+	g.MemoryBytes = uint64(float64(g.MemoryBytes) * part)
+	g.BusWidthBits = int(float64(g.BusWidthBits) * part)
+	g.SMs = int(float64(g.SMs) * part)
+	g.L2Bytes *= part
+	g.TDPWatts *= part
+	for _, r := range []*float64{&g.Rates.BF16, &g.Rates.FP8, &g.Rates.INT8, &g.Rates.FP4, &g.Rates.FP32} {
+		*r *= part
+	}
+	return g
+}
+
+// ProbeSpec is what stands between the requests and their observer.
+type ProbeSpec struct {
+	Coverage   float64       // part of the requests that the probe sees
+	ClockBound time.Duration // how far its clock may be off
 }
 
 // TargetSpec is one engine and what it runs.
 type TargetSpec struct {
 	Name    string
-	GPUs    []int // positions, one a rank
+	GPUs    []int // positions, one a rank: tensor parallelism counts fastest, then stages, then replicas
 	Model   hardware.Model
 	DType   hardware.DType
 	KVDType hardware.DType
-	TP      int
-	Engine  EngineSpec
+	TP      int  // ranks that each product is cut over
+	PP      int  // stages that the layers are cut into
+	DP      int  // copies of all but the experts, which run in lockstep
+	EP      bool // experts are spread whole over the ranks; with DP they always are
+
+	Skew        float64 // standard deviation of the logarithm of the experts' popularity
+	Correlation float64 // part of the tokens whose choice of experts repeats another's
+	Engine      EngineSpec
 }
+
+// Ranks returns how many GPUs the target needs.
+func (t *TargetSpec) Ranks() int { return t.TP * t.PP * t.DP }
 
 // EngineSpec is how an engine schedules and what its host costs.
 type EngineSpec struct {
-	MaxBatch    int           // requests that run at once
-	TokenBudget int           // tokens of one step, prompt and output together
-	Chunk       int           // prompt tokens of one request in one step, at most
-	BlockSize   int           // tokens of a block of the KV cache
-	KVBlocks    int           // zero: what memory leaves
-	Host        time.Duration // host time between two steps that the GPU waits for
-	HostPerSeq  time.Duration // and for each request in the batch
-	Launch      time.Duration // host time to launch one kernel outside a graph
-	Graphs      bool          // steps are replayed as graphs; false launches every kernel alone
-	Capture     int           // tokens of the largest step that has a graph; zero: all have
-	Speculate   int           // tokens that are guessed ahead for each request
-	Accept      float64       // probability that a guess is right, given that those before it are
+	MaxBatch    int            // requests that run at once, in each copy of the model
+	TokenBudget int            // tokens of one step, prompt and output together
+	Chunk       int            // prompt tokens of one request in one step, at most
+	BlockSize   int            // tokens of a block of the KV cache
+	KVBlocks    int            // zero: what memory leaves
+	Apart       bool           // prompts have steps of their own, which come first
+	Host        time.Duration  // host time between two steps that the GPU waits for
+	HostPerSeq  time.Duration  // and for each request in the batch
+	Launch      time.Duration  // host time to launch one kernel outside a graph
+	Graphs      bool           // steps are replayed as graphs; false launches every kernel alone
+	Capture     int            // tokens of the largest step that has a graph; zero: all have
+	Pad         bool           // steps are padded to the size of the next graph
+	Speculate   int            // tokens that are guessed ahead for each request
+	Accept      float64        // probability that a guess is right, given that those before it are
+	Draft       hardware.Model // that guesses; without a name a layer of the model itself does
+	Adapters    int            // different adapters among the requests; zero: none
+	AdapterRank int            // of each
+	Reach       float64        // part of the usual bandwidth that the kernels of the weights reach; zero: all of it
+	Reduce      time.Duration  // latency of one collective at the highest clock; zero: that of a good one
+
+	// Prompts are computed by another machine at this rate, tokens per second, and their cache comes over a link of
+	// this many bytes per second. Zero: this engine computes them.
+	RemoteRate float64
+	RemoteBps  float64
+
+	Front FrontSpec
+}
+
+// FrontSpec is the way of the tokens from a step's end to the client.
+type FrontSpec struct {
+	Lag         time.Duration // of the event loop, in the mean; each step's is drawn
+	Merge       time.Duration // tokens that come within so long leave as one chunk; zero: each step's at once
+	SlowReaders float64       // part of the clients that read only every SlowEvery
+	SlowEvery   time.Duration
 }
 
 // DefaultEngine returns the properties of an engine about which a scenario says nothing: those of a well-kept server
@@ -76,9 +129,13 @@ type EngineSpec struct {
 func DefaultEngine() EngineSpec {
 	return EngineSpec{
 		MaxBatch: 256, TokenBudget: 2048, Chunk: 2048, BlockSize: 16,
-		Host: 300 * time.Microsecond, HostPerSeq: 4 * time.Microsecond, Launch: 6 * time.Microsecond, Graphs: true,
+		Host: 300 * time.Microsecond, HostPerSeq: 4 * time.Microsecond, Launch: 6 * time.Microsecond, Graphs: true, Pad: true,
+		AdapterRank: 16, Front: FrontSpec{SlowEvery: 200 * time.Millisecond},
 	}
 }
+
+// defaultSkew is that of the experts of a trained model under mixed traffic.
+const defaultSkew = 0.9
 
 // Range is a closed range of whole numbers, from which values are drawn evenly.
 type Range struct {
@@ -96,8 +153,10 @@ type Load struct {
 	Stagger time.Duration // between the first requests of the streams of a closed loop
 	Prompt  Range
 	Output  Range
-	Prefix  int  // tokens at the start of all prompts of this load that are the same
-	Over    Span // of the arrivals; a single request has only From
+	Prefix  int           // tokens at the start of all prompts of this load that are the same
+	Swing   float64       // the rate goes up and down by this part of it
+	Period  time.Duration // in so long
+	Over    Span          // of the arrivals; a single request has only From
 }
 
 // FaultKind names something that goes wrong with the machine.
@@ -116,6 +175,11 @@ const (
 	Neighbour     FaultKind = "neighbour"      // fraction of the time that someone else's kernels run
 	Acceptance    FaultKind = "acceptance"     // probability that a guess is right
 	PrefixMiss    FaultKind = "prefix_miss"    // no prompt finds its prefix in the cache
+	Straggler     FaultKind = "straggler"      // fraction by which all kernels take longer
+	Cooling       FaultKind = "cooling"        // factor on the rise of the temperature
+	FrontStall    FaultKind = "front_stall"    // s for which the front end sends nothing, once an Every; steps go on
+	LongOutput    FaultKind = "long_output"    // factor on the output lengths of requests that arrive
+	LongPrompt    FaultKind = "long_prompt"    // factor on the prompt lengths of requests that arrive
 )
 
 // Fault is one fault over a span. GPU and Target are -1 when it concerns all.

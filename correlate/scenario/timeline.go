@@ -1,12 +1,12 @@
 package scenario
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -16,77 +16,73 @@ import (
 type Timeline struct {
 	scenario *Scenario
 	owner    []int // target of each GPU, -1 for none
+	rank     []int // of each GPU in its target
 	tracks   []track
 	requests []Request
 }
 
-// track is what one target's GPUs did, as segments that touch: each ends where the next one starts. The last one only
-// marks the end. The kernels of a step are not kept: they are computed again from the step's work when asked for.
+// track is what one target's GPUs did, as steps that touch: each ends where the next one starts. The last one only
+// marks the end. The kernels of a step are not kept: they are computed again from its batches when asked for.
 type track struct {
-	plant     plant
+	plants    []plant // a rank
 	blocks    int
 	blockSize int
-	segments  []segment
+	steps     []step
+	ranks     [][]segment // a rank, a step
 }
 
-func (tr *track) add(s segment) { tr.segments = append(tr.segments, s) }
+func (tr *track) lastOf(rank int) *segment { return &tr.ranks[rank][len(tr.ranks[rank])-1] }
 
-// segment is a step, or a stretch without work.
-type segment struct {
-	start   time.Duration
-	idle    bool
-	held    hold
-	running int
-	waiting int
-	blocks  int // of the KV cache in use
-	work    work
-	celsius float64 // at the start
-	done    totals  // up to the start
-}
-
-// totals grow along a track. The first group grows within a step, the second at its end.
+// totals grow along one rank's time.
 type totals struct {
 	gr, sm, occ, tensor, half, integer, dram float64 // s
 	energy                                   float64 // J
 	bytes                                    float64
 	limited                                  [numLimiters]float64 // s
+	waits                                    float64              // s of LimitComm with nothing to do
 	idle                                     float64              // s
 	clock                                    float64              // s times part of the highest clock
 	power, thermal                           float64              // s held
+}
 
+// counts grow at the ends of an engine's steps.
+type counts struct {
 	steps, batch, prompt, prompted, output, preempted, finished, firsts, gaps, queried, hits int
 	contexts, stepBytes, ttft, itl                                                           float64
 }
 
-// add adds what grows within a step.
-func (t *totals) add(o totals) {
-	t.gr += o.gr
-	t.sm += o.sm
-	t.occ += o.occ
-	t.tensor += o.tensor
-	t.half += o.half
-	t.integer += o.integer
-	t.dram += o.dram
-	t.energy += o.energy
-	t.bytes += o.bytes
+func (t *totals) add(o *totals) { t.plus(o, 1) }
+
+// plus adds w times o.
+func (t *totals) plus(o *totals, w float64) {
+	t.gr += w * o.gr
+	t.sm += w * o.sm
+	t.occ += w * o.occ
+	t.tensor += w * o.tensor
+	t.half += w * o.half
+	t.integer += w * o.integer
+	t.dram += w * o.dram
+	t.energy += w * o.energy
+	t.bytes += w * o.bytes
 	for i := range t.limited {
-		t.limited[i] += o.limited[i]
+		t.limited[i] += w * o.limited[i]
 	}
-	t.idle += o.idle
-	t.clock += o.clock
-	t.power += o.power
-	t.thermal += o.thermal
+	t.waits += w * o.waits
+	t.idle += w * o.idle
+	t.clock += w * o.clock
+	t.power += w * o.power
+	t.thermal += w * o.thermal
 }
 
 // Run makes the timeline of the scenario. It is a pure function: the same scenario gives the same timeline.
 func (s *Scenario) Run() (*Timeline, error) {
-	tl := &Timeline{scenario: s, owner: make([]int, len(s.GPUs))}
+	tl := &Timeline{scenario: s, owner: make([]int, len(s.GPUs)), rank: make([]int, len(s.GPUs))}
 	for i := range tl.owner {
 		tl.owner[i] = -1
 	}
 	for i := range s.Targets {
-		for _, g := range s.Targets[i].GPUs {
-			tl.owner[g] = i
+		for rank, g := range s.Targets[i].GPUs {
+			tl.owner[g], tl.rank[g] = i, rank
 		}
 		e, err := newEngine(s, i)
 		if err != nil {
@@ -98,55 +94,51 @@ func (s *Scenario) Run() (*Timeline, error) {
 			tl.requests = append(tl.requests, *r)
 		}
 	}
-	slices.SortStableFunc(tl.requests, func(a, b Request) int { return cmp.Compare(a.Arrival, b.Arrival) })
+	slices.SortStableFunc(tl.requests, byArrival)
 	for i := range tl.requests {
 		tl.requests[i].Index = i
 	}
+	tl.deliver()
 	return tl, nil
 }
 
-// lay builds the program of a step and its length in whole nanoseconds.
-func (p *plant) lay(w *work) (program, time.Duration) {
-	pr := p.build(w)
-	exact := pr.seconds()
-	length := max(1, time.Duration(math.Round(exact*1e9)))
-	pr.stretch(length.Seconds() / exact)
-	return pr, length
+// lay returns the program of a rank in a step that has been synchronized, as long as the step.
+func (tr *track) lay(rank, i int) *program {
+	pr := &program{}
+	seg := &tr.ranks[rank][i]
+	tr.plants[rank].build(pr, &tr.steps[i], &seg.cond)
+	tr.plants[rank].fit(pr, seg, (tr.steps[i+1].start - tr.steps[i].start).Seconds())
+	return pr
 }
 
-// until returns what a step adds in its first x seconds.
-func (p *plant) until(pr *program, seg *segment, x float64) totals {
+// until returns what a step adds to a rank in its first x seconds.
+func (p *plant) until(pr *program, c *condition, x float64) totals {
 	var t totals
-	spend := func(k *Kernel, times, limit float64) float64 {
-		d := min(k.Seconds*times, limit)
-		if d > 0 {
-			p.run(&t, k, d, seg)
+	for _, s := range pr.sections {
+		once := pr.length(s)
+		whole := min(float64(s.repeat), math.Floor(x/once+1e-12))
+		for _, k := range pr.of(s) {
+			if d := k.Seconds * whole; d > 0 {
+				p.run(&t, &k, d, c)
+			}
 		}
-		return limit - max(0, d)
-	}
-	left := spend(&pr.host, 1, x)
-	var layer float64
-	for i := range pr.layer[:pr.nLayer] {
-		layer += pr.layer[i].Seconds
-	}
-	whole := math.Min(float64(pr.layers), math.Floor(left/layer))
-	for i := range pr.layer[:pr.nLayer] {
-		left = spend(&pr.layer[i], whole, left)
-	}
-	if int(whole) < pr.layers {
-		for i := range pr.layer[:pr.nLayer] {
-			left = spend(&pr.layer[i], 1, left)
+		x -= once * whole
+		if x <= 0 || int(whole) == s.repeat {
+			continue
+		}
+		for _, k := range pr.of(s) {
+			if d := min(k.Seconds, x); d > 0 {
+				p.run(&t, &k, d, c)
+				x -= d
+			}
 		}
 		return t
-	}
-	for i := range pr.head[:pr.nHead] {
-		left = spend(&pr.head[i], 1, left)
 	}
 	return t
 }
 
 // run adds d seconds of a kernel.
-func (p *plant) run(t *totals, k *Kernel, d float64, seg *segment) {
+func (p *plant) run(t *totals, k *Kernel, d float64, c *condition) {
 	part := d / k.Seconds
 	t.gr += k.GR * d
 	t.sm += k.SM * d
@@ -159,15 +151,18 @@ func (p *plant) run(t *totals, k *Kernel, d float64, seg *segment) {
 	}
 	t.bytes += k.Bytes * part
 	t.dram += k.Bytes * part / p.peak
-	t.energy += watts(&p.gpu, k, p.peak, seg.work.clock) * d
+	t.energy += watts(&p.gpu, k, p.peak, c.clock) * d
 	t.limited[k.Limiter] += d
-	t.hold(d, seg)
+	if k.Waits {
+		t.waits += d
+	}
+	t.hold(d, c)
 }
 
-// hold adds d seconds of the segment's clock.
-func (t *totals) hold(d float64, seg *segment) {
-	t.clock += seg.work.clock * d
-	switch seg.held {
+// hold adds d seconds of a clock.
+func (t *totals) hold(d float64, c *condition) {
+	t.clock += c.clock * d
+	switch c.held {
 	case holdPower:
 		t.power += d
 	case holdThermal:
@@ -177,59 +172,58 @@ func (t *totals) hold(d float64, seg *segment) {
 }
 
 // rest returns what d seconds without work add.
-func (p *plant) rest(d float64, seg *segment) totals {
+func (p *plant) rest(d float64, c *condition) totals {
 	t := totals{idle: d, energy: restPart * p.gpu.TDPWatts * d}
-	if f := seg.work.foreign; f > 0 {
+	if f := c.foreign; f > 0 {
 		k := p.stranger(d * f)
-		p.run(&t, &k, d*f, seg)
+		p.run(&t, &k, d*f, c)
 		t.limited = [numLimiters]float64{} // not the engine's time
 		t.energy -= restPart * p.gpu.TDPWatts * d * f
-		t.clock -= seg.work.clock * d * f
+		t.clock, t.power, t.thermal = 0, 0, 0
 	}
-	t.hold(d, seg)
+	t.hold(d, c)
 	return t
 }
 
 // meanDemand returns the mean power of a step by parts, at the highest clock.
 func (p *plant) meanDemand(pr *program, seconds float64) (fixed, dynamic float64) {
-	sum := func(k *Kernel, times float64) {
-		f, d := demand(&p.gpu, k, p.peak)
-		fixed += f * k.Seconds * times
-		dynamic += d * k.Seconds * times
-	}
-	sum(&pr.host, 1)
-	for i := range pr.layer[:pr.nLayer] {
-		sum(&pr.layer[i], float64(pr.layers))
-	}
-	for i := range pr.head[:pr.nHead] {
-		sum(&pr.head[i], 1)
+	for _, s := range pr.sections {
+		for _, k := range pr.of(s) {
+			f, d := demand(&p.gpu, &k, p.peak)
+			fixed += f * k.Seconds * float64(s.repeat)
+			dynamic += d * k.Seconds * float64(s.repeat)
+		}
 	}
 	return fixed / seconds, dynamic / seconds
 }
 
-// find returns the index of the segment that holds t.
+// find returns the index of the step that holds t.
 func (tr *track) find(t time.Duration) int {
-	i := sort.Search(len(tr.segments), func(i int) bool { return tr.segments[i].start > t })
+	i := sort.Search(len(tr.steps), func(i int) bool { return tr.steps[i].start > t })
 	return max(0, i-1)
 }
 
-// at returns the totals up to t.
-func (tr *track) at(t time.Duration) totals {
+// at returns the totals of a rank up to t.
+func (tr *track) at(rank int, t time.Duration) totals {
 	i := tr.find(max(0, t))
-	seg := &tr.segments[i]
+	st, seg := &tr.steps[i], &tr.ranks[rank][i]
 	sum := seg.done
-	x := (t - seg.start).Seconds()
+	x := (t - st.start).Seconds()
 	if x <= 0 {
 		return sum
 	}
-	if seg.idle {
-		sum.add(tr.plant.rest(x, seg))
-		return sum
+	var spent totals
+	if st.idle {
+		spent = tr.plants[rank].rest(x, &seg.cond)
+	} else {
+		spent = tr.plants[rank].until(tr.lay(rank, i), &seg.cond, x)
 	}
-	pr, _ := tr.plant.lay(&seg.work)
-	sum.add(tr.plant.until(&pr, seg, x))
+	sum.add(&spent)
 	return sum
 }
+
+// counted returns the counts up to t.
+func (tr *track) counted(t time.Duration) counts { return tr.steps[tr.find(max(0, t))].done }
 
 // Duration returns how long the scenario is.
 func (tl *Timeline) Duration() time.Duration { return tl.scenario.Length }
@@ -247,6 +241,10 @@ func (tl *Timeline) GPUs() []timeline.GPU {
 		d := g.Describe(i, tl.scenario.uuid(i))
 		d.Simulated = true
 		d.Driver = "simulated"
+		if part, ok := tl.scenario.Slices[i]; ok {
+			d.MIG, d.PeakShare = true, part
+			d.ParentUUID = "GPU-" + strings.TrimPrefix(d.UUID, "MIG-")
+		}
 		d.PCIBusID = fmt.Sprintf("00000000:%02X:00.0", 0x18+i)
 		list = append(list, d)
 	}
@@ -257,7 +255,11 @@ func (tl *Timeline) GPUs() []timeline.GPU {
 func (s *Scenario) uuid(gpu int) string {
 	r := rand.NewPCG(s.Seed, 0x6770750000000000+uint64(gpu))
 	a, b := r.Uint64(), r.Uint64()
-	return fmt.Sprintf("GPU-%08x-%04x-4%03x-a%03x-%012x", a>>32, a>>16&0xffff, a&0xfff, b>>48&0xfff, b&0xffffffffffff)
+	kind := "GPU"
+	if _, ok := s.Slices[gpu]; ok {
+		kind = "MIG"
+	}
+	return fmt.Sprintf(kind+"-%08x-%04x-4%03x-a%03x-%012x", a>>32, a>>16&0xffff, a&0xfff, b>>48&0xfff, b&0xffffffffffff)
 }
 
 // Targets returns the engines and the GPUs they run on. They have no URL: whoever serves them knows it.
@@ -287,7 +289,7 @@ func (tl *Timeline) Integral(gpu int, c timeline.Counter, t time.Duration) float
 		}
 		return 0
 	}
-	sum := tl.tracks[tl.owner[gpu]].at(t)
+	sum := tl.tracks[tl.owner[gpu]].at(tl.rank[gpu], t)
 	switch c {
 	case timeline.GraphicsUtil:
 		return sum.gr
@@ -341,16 +343,17 @@ func (tl *Timeline) State(gpu int, t time.Duration) State {
 		return st
 	}
 	tr := &tl.tracks[tl.owner[gpu]]
-	seg := &tr.segments[tr.find(t)]
-	st.SMClockHz = g.MaxSMClockHz * seg.work.clock
-	st.EventReasons = seg.held.reasons()
-	if seg.idle {
+	i, rank := tr.find(t), tl.rank[gpu]
+	c := &tr.ranks[rank][i].cond
+	st.SMClockHz = g.MaxSMClockHz * c.clock
+	st.EventReasons = c.held.reasons()
+	if tr.steps[i].idle {
 		st.EventReasons |= timeline.ReasonIdle
 	}
 	st.MemUsedBytes = memoryTaken * float64(g.MemoryBytes)
 	if from := max(0, t-powerWindow); from < t {
-		st.Watts = (tr.at(t).energy - tr.at(from).energy) / (t - from).Seconds()
+		st.Watts = (tr.at(rank, t).energy - tr.at(rank, from).energy) / (t - from).Seconds()
 	}
-	st.Celsius = warm(seg.celsius, st.Watts/g.TDPWatts, t-seg.start)
+	st.Celsius = warm(c.celsius, tl.scenario.limitsAt(gpu, t).rise*st.Watts/g.TDPWatts, t-tr.steps[i].start)
 	return st
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
-var limiterNames = [numLimiters]string{"memory", "compute", "launch", "host", "other"}
+var limiterNames = [numLimiters]string{"memory", "compute", "launch", "host", "communication", "other"}
 
 // String returns the limiter's name.
 func (l Limiter) String() string {
@@ -41,7 +41,7 @@ type EngineState struct {
 // Engine returns the state of a target's engine at t. Totals move at the end of a step.
 func (tl *Timeline) Engine(target int, t time.Duration) EngineState {
 	tr := &tl.tracks[target]
-	seg := &tr.segments[tr.find(max(0, min(t, tl.Duration())))]
+	seg := &tr.steps[tr.find(max(0, min(t, tl.Duration())))]
 	d := &seg.done
 	return EngineState{
 		Running: seg.running, Waiting: seg.waiting, KVUsage: float64(seg.blocks) / float64(max(1, tr.blocks)),
@@ -62,6 +62,8 @@ type Request struct {
 	OutputTokens int             // asked for
 	Tokens       []time.Duration // when the engine emitted each
 	Finish       time.Duration   // zero if it did not finish
+	Observed     bool            // a probe sees it
+	Delivered    []Chunk         // as they reach the client; nil: each step's tokens at once, see Chunks
 }
 
 // First returns when the first token was emitted, zero if none was.
@@ -90,55 +92,75 @@ type Step struct {
 	End          time.Duration
 	DecodeBatch  int // sequences that decode
 	PromptTokens int
-	Contexts     int // sum over the decoding sequences, tokens
-	Bytes        float64
+	Contexts     int           // sum over the decoding sequences, tokens
+	Bytes        float64       // mean of the ranks
 	HostGap      time.Duration // at the step's start
-	SMClockHz    float64
+	SMClockHz    float64       // of the first rank
+	Eager        bool          // its kernels were launched one by one
 }
 
 // Steps returns the steps of a target that ended within the scenario.
 func (tl *Timeline) Steps(target int) []Step {
 	tr := &tl.tracks[target]
 	var steps []Step
-	for i := range tr.segments[:len(tr.segments)-1] {
-		seg, next := &tr.segments[i], &tr.segments[i+1]
-		if seg.idle || next.start > tl.Duration() {
+	for i := range tr.steps[:len(tr.steps)-1] {
+		st, next := &tr.steps[i], &tr.steps[i+1]
+		if st.idle || next.start > tl.Duration() {
 			continue
 		}
-		steps = append(steps, Step{
-			Start: seg.start, End: next.start, DecodeBatch: seg.work.decode, PromptTokens: seg.work.prompt,
-			Contexts: int(seg.work.contexts), Bytes: next.done.bytes - seg.done.bytes,
-			HostGap: time.Duration(seg.work.gap * 1e9), SMClockHz: seg.work.clock * tr.plant.gpu.MaxSMClockHz,
-		})
+		s := Step{
+			Start: st.start, End: next.start, HostGap: time.Duration(st.gap * 1e9),
+			SMClockHz: tr.ranks[0][i].cond.clock * tr.plants[0].gpu.MaxSMClockHz, Eager: st.eager,
+		}
+		var contexts float64
+		for k := range st.batches {
+			b := &st.batches[k]
+			s.DecodeBatch, s.PromptTokens = s.DecodeBatch+b.decode, s.PromptTokens+b.prompt
+			contexts += b.contexts
+		}
+		s.Contexts = int(contexts)
+		for _, rank := range tr.ranks {
+			s.Bytes += (rank[i+1].done.bytes - rank[i].done.bytes) / float64(len(tr.ranks))
+		}
+		steps = append(steps, s)
 	}
 	return steps
 }
 
-// Kernels returns what one rank runs in the step that holds t: the host gap first, then each of the layers, then the
-// head. It returns nothing where there is no work.
+// Kernels returns what the first rank runs in the step that holds t: the host gap first, then each of the layers, then
+// the head. It returns nothing where there is no work.
 func (tl *Timeline) Kernels(target int, t time.Duration) []Kernel {
-	tr := &tl.tracks[target]
-	seg := &tr.segments[tr.find(t)]
-	if seg.idle {
-		return nil
-	}
-	pr, _ := tr.plant.lay(&seg.work)
-	list := []Kernel{pr.host}
-	for range pr.layers {
-		list = append(list, pr.layer[:pr.nLayer]...)
-	}
-	return append(list, pr.head[:pr.nHead]...)
+	return tl.RankKernels(target, 0, t)
 }
 
-// Truth is what was so over a span.
+// RankKernels is Kernels of one rank. What it does and where it waits for the others is its own.
+func (tl *Timeline) RankKernels(target, rank int, t time.Duration) []Kernel {
+	tr := &tl.tracks[target]
+	i := tr.find(t)
+	if tr.steps[i].idle {
+		return nil
+	}
+	pr := tr.lay(rank, i)
+	var list []Kernel
+	for _, s := range pr.sections {
+		for range s.repeat {
+			list = append(list, pr.of(s)...)
+		}
+	}
+	return list
+}
+
+// Truth is what was so over a span: of one rank, or in the mean of a target's ranks.
 type Truth struct {
-	From, To  time.Duration
-	Shares    timeline.Shares // of the time in which there was work, by limiter; all zero if there was none
-	Dominant  Limiter
-	Share     float64       // of the dominant limiter
-	Busy      time.Duration // in which there was work, the host's gaps between steps included
-	Idle      time.Duration // in which there was no request at all
-	DRAMBytes float64       // of one rank
+	From, To      time.Duration
+	Shares        timeline.Shares // of the time in which there was work, by limiter; all zero if there was none
+	Communication float64         // the part of Shares.Other that is LimitComm
+	Waits         float64         // the part of it in which a rank had nothing to do but wait for another
+	Dominant      Limiter
+	Share         float64       // of the dominant limiter
+	Busy          time.Duration // in which there was work, the host's gaps between steps included
+	Idle          time.Duration // in which there was no request at all
+	DRAMBytes     float64       // of one rank
 
 	// What follows counts the steps and tokens that ended in the span.
 	Steps        int
@@ -160,42 +182,77 @@ type Truth struct {
 	MeanWatts    float64
 }
 
-// Truth returns what was so of a target from one moment to another.
+// Of returns the share of one limiter.
+func (t *Truth) Of(l Limiter) float64 {
+	switch l {
+	case LimitMemory:
+		return t.Shares.Memory
+	case LimitCompute:
+		return t.Shares.Compute
+	case LimitLaunch:
+		return t.Shares.Launch
+	case LimitHost:
+		return t.Shares.Host
+	case LimitComm:
+		return t.Communication
+	case LimitOther:
+		return t.Shares.Other - t.Communication
+	default:
+		return 0
+	}
+}
+
+// Truth returns what was so of a target from one moment to another, in the mean of its ranks.
 func (tl *Timeline) Truth(target int, from, to time.Duration) Truth {
+	return tl.truth(target, 0, len(tl.tracks[target].ranks), from, to)
+}
+
+// RankTruth is Truth of one rank.
+func (tl *Timeline) RankTruth(target, rank int, from, to time.Duration) Truth {
+	return tl.truth(target, rank, rank+1, from, to)
+}
+
+// truth is that of the ranks from first up to end.
+func (tl *Timeline) truth(target, first, end int, from, to time.Duration) Truth {
 	from, to = max(0, from), min(to, tl.Duration())
 	tr := &tl.tracks[target]
-	a, b := tr.at(from), tr.at(to)
 	t := Truth{From: from, To: to}
 	if to <= from {
 		return t
 	}
-	var limited [numLimiters]float64
+	var d totals
+	for rank := first; rank < end; rank++ {
+		a, b := tr.at(rank, from), tr.at(rank, to)
+		b.plus(&a, -1)
+		d.plus(&b, 1/float64(end-first))
+	}
 	var work float64
-	for i := range limited {
-		limited[i] = b.limited[i] - a.limited[i]
-		work += limited[i]
+	for _, s := range d.limited {
+		work += s
 	}
 	t.Busy = seconds(work)
 	if work > 0 {
-		for i := range limited {
-			limited[i] /= work
-			if limited[i] > t.Share {
-				t.Dominant, t.Share = Limiter(i), limited[i]
+		for i := range d.limited {
+			d.limited[i] /= work
+			if d.limited[i] > t.Share {
+				t.Dominant, t.Share = Limiter(i), d.limited[i]
 			}
 		}
+		t.Waits = d.waits / work
 	}
+	t.Communication = d.limited[LimitComm]
 	t.Shares = timeline.Shares{
-		Memory: limited[LimitMemory], Compute: limited[LimitCompute], Launch: limited[LimitLaunch],
-		Host: limited[LimitHost], Other: limited[LimitOther],
+		Memory: d.limited[LimitMemory], Compute: d.limited[LimitCompute], Launch: d.limited[LimitLaunch],
+		Host: d.limited[LimitHost], Other: d.limited[LimitOther] + d.limited[LimitComm],
 	}
 	length := (to - from).Seconds()
-	t.Idle = seconds(b.idle - a.idle)
-	t.DRAMBytes = b.bytes - a.bytes
-	t.SMClockHz = (b.clock - a.clock) / length * tr.plant.gpu.MaxSMClockHz
-	t.Throttled = seconds(b.power - a.power + b.thermal - a.thermal)
-	t.DRAMUtil, t.TensorUtil = (b.dram-a.dram)/length, (b.tensor-a.tensor)/length
-	t.SMUtil, t.GraphicsUtil = (b.sm-a.sm)/length, (b.gr-a.gr)/length
-	t.MeanWatts = (b.energy - a.energy) / length
+	t.Idle = seconds(d.idle)
+	t.DRAMBytes = d.bytes
+	t.SMClockHz = d.clock / length * tr.plants[first].gpu.MaxSMClockHz
+	t.Throttled = seconds(d.power + d.thermal)
+	t.DRAMUtil, t.TensorUtil, t.SMUtil, t.GraphicsUtil = d.dram/length, d.tensor/length, d.sm/length, d.gr/length
+	t.MeanWatts = d.energy / length
+	a, b := tr.counted(from), tr.counted(to)
 	t.count(&a, &b)
 	return t
 }
@@ -203,7 +260,7 @@ func (tl *Timeline) Truth(target int, from, to time.Duration) Truth {
 func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
 
 // count fills in what is counted at the ends of steps.
-func (t *Truth) count(a, b *totals) {
+func (t *Truth) count(a, b *counts) {
 	t.Steps = b.steps - a.steps
 	t.OutputTokens = b.output - a.output
 	t.PromptTokens = b.prompt - a.prompt

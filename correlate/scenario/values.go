@@ -199,6 +199,33 @@ func setDType(to *hardware.DType) func(string) error {
 	}
 }
 
+func setModel(to *hardware.Model) func(string) error {
+	return func(v string) error {
+		m, err := hardware.LookupModel(v)
+		*to = m
+		return err
+	}
+}
+
+// setPart reads a part such as 1/7.
+func setPart(to *float64) func(string) error {
+	return func(v string) error {
+		over, under, ok := strings.Cut(v, "/")
+		var n, of int
+		if !ok {
+			return fmt.Errorf("%q is not a part such as 1/7", v)
+		}
+		if err := setInt(&n, 1, 8)(over); err != nil {
+			return err
+		}
+		if err := setInt(&of, n, 8)(under); err != nil {
+			return err
+		}
+		*to = float64(n) / float64(of)
+		return nil
+	}
+}
+
 // faultKinds are the faults of the machine, with the reader of their value if they take one.
 var faultKinds = []struct {
 	kind  FaultKind
@@ -215,6 +242,11 @@ var faultKinds = []struct {
 	{Neighbour, func(f *Fault, w string) error { return quantity(&f.Value, w, "", 1, 0, 0.9) }},
 	{Acceptance, func(f *Fault, w string) error { return quantity(&f.Value, w, "", 1, 0, 1) }},
 	{PrefixMiss, nil},
+	{Straggler, func(f *Fault, w string) error { return quantity(&f.Value, w, "", 1, 0, 10) }},
+	{Cooling, func(f *Fault, w string) error { return quantity(&f.Value, w, "", 1, 0.1, 10) }},
+	{FrontStall, func(f *Fault, w string) error { return duration(&f.Value, w) }},
+	{LongOutput, func(f *Fault, w string) error { return quantity(&f.Value, w, "", 1, 0.01, 100) }},
+	{LongPrompt, func(f *Fault, w string) error { return quantity(&f.Value, w, "", 1, 0.01, 100) }},
 }
 
 func quantity(to *float64, w, unit string, scale, low, high float64) error {
@@ -259,7 +291,7 @@ func (p *parser) fault(words []string) error {
 		return fmt.Errorf("%s takes no value", f.Kind)
 	case kind.value != nil && len(rest) != 1:
 		return fmt.Errorf("%s wants one value", f.Kind)
-	case f.Every > 0 && f.Kind != HostStall:
+	case f.Every > 0 && f.Kind != HostStall && f.Kind != FrontStall:
 		return fmt.Errorf("%s takes no every=", f.Kind)
 	case kind.value != nil:
 		if err := kind.value(&f, rest[0]); err != nil {
@@ -281,6 +313,7 @@ func faultNames() []string {
 // counterFaults are the faults of the instrument.
 var counterFaults = []string{
 	"gap", "nan", "frozen", "lag", "jitter", "hang", "lost", "no_permission", "unsupported", "denominator", "noise", "spike", "zero",
+	"untrusted",
 }
 
 func (p *parser) counter(words []string) error {
