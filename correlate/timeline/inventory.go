@@ -8,6 +8,7 @@ type Inventory struct {
 	NUMANode       int          `json:"numa_node"` // NoNUMANode if the driver does not tell
 	PCIeMaxGen     int          `json:"pcie_max_gen,omitempty"`
 	PCIeMaxWidth   int          `json:"pcie_max_width,omitempty"` // lanes
+	PCIeWidth      int          `json:"pcie_width,omitempty"`     // lanes, as they are; those at rest are no fewer
 	AppSMClockHz   float64      `json:"app_sm_clock_hz,omitempty"`
 	AppMemClockHz  float64      `json:"app_mem_clock_hz,omitempty"` // clocks that an administrator asked for; locked ones are not told
 	NVLinks        []NVLink     `json:"nvlinks,omitempty"`
