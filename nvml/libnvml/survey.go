@@ -89,6 +89,7 @@ func (d *device) topology(v *timeline.Inventory) error {
 	}
 	v.PCIeMaxGen = number("nvmlDeviceGetMaxPcieLinkGeneration", d.handle.GetMaxPcieLinkGeneration)
 	v.PCIeMaxWidth = number("nvmlDeviceGetMaxPcieLinkWidth", d.handle.GetMaxPcieLinkWidth)
+	v.PCIeWidth = number("nvmlDeviceGetCurrPcieLinkWidth", d.handle.GetCurrPcieLinkWidth)
 	if hz, err := d.clock("nvmlDeviceGetApplicationsClock", driver.CLOCK_SM, d.handle.GetApplicationsClock); err == nil {
 		v.AppSMClockHz = hz
 	}

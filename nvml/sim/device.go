@@ -21,6 +21,8 @@ type Library struct {
 	mu      sync.Mutex
 	faults  map[[2]int]Fault
 	changed string
+
+	surroundings
 }
 
 var (
@@ -146,6 +148,7 @@ func (d *device) Read(call nvml.Call, r *nvml.Reading) {
 	}
 	m, t := &d.lib.meter, d.elapsed()
 	g := m.gauges(d.gpu, t)
+	g.PCIeWidth = d.lib.width(d.gpu, g.PCIeWidth)
 	asked, lacks := call.Counters(), m.lacks[d.gpu]
 	if asked == 0 || call >= nvml.CallTake {
 		r.FailAll(asked, nvml.ErrNotSupported)
@@ -215,13 +218,15 @@ func (d *device) Survey(call nvml.Call, v *timeline.Inventory) error {
 	if err := d.lib.fault(d.gpu, call); err != nil {
 		return err
 	}
-	w, ok := d.lib.meter.world.(Surroundings)
-	if !ok {
-		return fmt.Errorf("%s: the world does not tell: %w", call, nvml.ErrNotSupported)
-	}
-	all := w.Inventory(d.gpu)
+	all, told := d.lib.inventory(&d.lib.meter, d.gpu, d.elapsed())
 	if call == nvml.CallProcesses {
 		v.Processes, v.ProcessesKnown = all.Processes, all.ProcessesKnown
+		told = all.ProcessesKnown
+	}
+	if !told {
+		return fmt.Errorf("%s: the world does not tell: %w", call, nvml.ErrNotSupported)
+	}
+	if call == nvml.CallProcesses {
 		return nil
 	}
 	processes, known := v.Processes, v.ProcessesKnown

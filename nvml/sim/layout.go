@@ -17,12 +17,16 @@ import (
 
 const (
 	pageMagic   = 0x4c4d_564e_544f_5054 // "TPOTNVML" read as a little-endian word
-	pageVersion = 2
+	pageVersion = 3
 
 	// MaxGPUs is the most GPUs, instances included, that a page holds.
 	MaxGPUs = 24
 	// maxEvents is how many events a page remembers.
 	maxEvents = 16
+	// maxLinks is the most NVLinks that a page tells of a GPU, and maxProcesses the most processes.
+	maxLinks     = 18
+	maxProcesses = 8
+	busIDWords   = 4
 )
 
 // field is a run of words.
@@ -71,11 +75,11 @@ var blockFields = []field{
 	{"PCIE_MAX_WIDTH", 1},
 	{"APP_SM_MHZ", 1},
 	{"APP_MEM_MHZ", 1},
-	{"LINKS", 1},    // NVLinks there are
-	{"LINKS_UP", 1}, // a bit each
-	{"PEER_BUS_ID", 4},
-	{"PROCESSES", 1},
-	{"PROCESS", 8}, // pid and bytes of each of up to four
+	{"LINKS", 1},                           // NVLinks there are
+	{"LINKS_UP", 1},                        // a bit each
+	{"PEER_BUS_ID", busIDWords * maxLinks}, // of the other end of each link
+	{"PROCESSES", 1},                       // and one; 0: not told
+	{"PROCESS", 2 * maxProcesses},          // pid and bytes of each
 	// at the moment of the last refresh
 	{"SM_MHZ", 1},
 	{"MEM_MHZ", 1},
@@ -152,7 +156,7 @@ func CHeader() string {
 	}
 	b.WriteString("\n/* modes of a call */\n")
 	fmt.Fprintf(&b, "#define MODE_STUBBORN %d\n#define MODE_CRASH %d\n", ModeStubborn, ModeCrash)
-	fmt.Fprintf(&b, "\n#define PAGE_MAX_EVENTS %d\n", maxEvents)
+	fmt.Fprintf(&b, "\n#define PAGE_MAX_EVENTS %d\n#define PAGE_MAX_PROCESSES %d\n#define BUS_ID_WORDS %d\n", maxEvents, maxProcesses, busIDWords)
 	b.WriteString("\n/* counters, as bits of LACKS */\n")
 	for c := range timeline.Counter(timeline.NumCounters) {
 		fmt.Fprintf(&b, "#define COUNTER_%s %d\n", strings.ToUpper(c.String()), c)

@@ -40,6 +40,8 @@ type Page struct {
 	before []time.Duration // of each GPU: the refresh that its block holds
 	set    map[[2]int]bool // calls whose faults were set, and are no longer the world's
 	later  []Fault         // faults that are set, and wait for their time
+
+	surroundings
 }
 
 // NewPage creates the page's file at path and writes the GPUs of w as they are at the start of the world. Run plays
@@ -204,30 +206,30 @@ func (p *Page) writeIdentity(gpu int, g timeline.GPU) {
 	p.put(block(gpu, "GPM"), flag(g.GPM))
 	p.put(block(gpu, "MIG"), flag(g.MIG))
 	p.put(block(gpu, "LACKS"), uint64(untold(p.meter.world, gpu)))
-	if w, ok := p.meter.world.(Surroundings); ok {
-		p.writeInventory(gpu, w.Inventory(gpu))
-	}
 }
 
-func (p *Page) writeInventory(gpu int, v timeline.Inventory) {
+// writeInventory writes what is on and around a GPU.
+func (p *Page) writeInventory(gpu int, t time.Duration) {
+	v, _ := p.inventory(&p.meter, gpu, t)
 	p.put(block(gpu, "NUMA"), uint64(v.NUMANode+1))
 	p.put(block(gpu, "PCIE_MAX_GEN"), uint64(v.PCIeMaxGen))
 	p.put(block(gpu, "PCIE_MAX_WIDTH"), uint64(v.PCIeMaxWidth))
 	p.put(block(gpu, "APP_SM_MHZ"), uint64(math.Round(v.AppSMClockHz/1e6)))
 	p.put(block(gpu, "APP_MEM_MHZ"), uint64(math.Round(v.AppMemClockHz/1e6)))
-	p.put(block(gpu, "LINKS"), uint64(len(v.NVLinks)))
+	links := v.NVLinks[:min(len(v.NVLinks), maxLinks)]
+	p.put(block(gpu, "LINKS"), uint64(len(links)))
 	var up uint64
-	for i, l := range v.NVLinks {
+	for i, l := range links {
 		up |= flag(l.Up) << i
-		p.putText(block(gpu, "PEER_BUS_ID"), l.PeerBusID, 4)
+		p.putText(block(gpu, "PEER_BUS_ID")+busIDWords*i, l.PeerBusID, busIDWords)
 	}
 	p.put(block(gpu, "LINKS_UP"), up)
-	shown := v.Processes[:min(len(v.Processes), 4)]
-	p.put(block(gpu, "PROCESSES"), uint64(len(shown)))
+	shown := v.Processes[:min(len(v.Processes), maxProcesses)]
 	for i, proc := range shown {
 		p.put(block(gpu, "PROCESS")+2*i, uint64(proc.PID))
 		p.put(block(gpu, "PROCESS")+2*i+1, proc.MemoryBytes)
 	}
+	p.put(block(gpu, "PROCESSES"), flag(v.ProcessesKnown)*uint64(len(shown)+1))
 }
 
 // writeInstance writes what an instance of one of the devices has that a device has not.
@@ -276,6 +278,7 @@ func (p *Page) writeReadings(gpu int, t time.Duration) {
 		return // all else is refreshed ten times a second
 	}
 	p.before[gpu] = refreshed
+	p.writeInventory(gpu, t)
 	p.put(block(gpu, "POWER_MW"), uint64(math.Round(g.PowerW*1e3)))
 	p.put(block(gpu, "LIMIT_MW"), uint64(math.Round(g.PowerLimitW*1e3)))
 	p.put(block(gpu, "MEMORY_USED"), uint64(g.MemUsedBytes))
@@ -285,7 +288,7 @@ func (p *Page) writeReadings(gpu int, t time.Duration) {
 	p.put(block(gpu, "MEM_TEMPERATURE"), uint64(max(0, math.Round(g.MemTemperatureC))))
 	p.put(block(gpu, "MARGIN"), uint64(max(0, math.Round(g.MarginC))))
 	p.put(block(gpu, "PCIE_GEN"), uint64(g.PCIeGen))
-	p.put(block(gpu, "PCIE_WIDTH"), uint64(g.PCIeWidth))
+	p.put(block(gpu, "PCIE_WIDTH"), uint64(p.width(gpu, g.PCIeWidth)))
 	p.put(block(gpu, "ROW_PENDING"), flag(g.RowRemapPending))
 	p.put(block(gpu, "ROW_FAILURE"), flag(g.RowRemapFailure))
 	for i, c := range totals {

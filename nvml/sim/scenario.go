@@ -13,10 +13,15 @@ import (
 )
 
 // played is a scenario's timeline as a world.
-type played struct{ *scenario.Timeline }
+type played struct {
+	*scenario.Timeline
 
-// Scenario returns a scenario's timeline as a world, with its faults of the instrument.
-func Scenario(tl *scenario.Timeline) World { return played{tl} }
+	engines []int // the process of each target; none: no process is told
+}
+
+// Scenario returns a scenario's timeline as a world, with its faults of the instrument. If the process of each target's
+// engine is given, it is told that they compute on its GPUs, and a stranger beside them while the scenario has one.
+func Scenario(tl *scenario.Timeline, engines ...int) World { return played{tl, engines} }
 
 // At returns a GPU's gauges at t.
 func (p played) At(gpu int, t time.Duration) Gauges {
@@ -24,13 +29,14 @@ func (p played) At(gpu int, t time.Duration) Gauges {
 	return Gauges{
 		SMClockHz: st.SMClockHz, MemClockHz: st.MemClockHz, Reasons: st.EventReasons, PowerW: st.Watts,
 		PowerLimitW: st.LimitWatts, MemUsedBytes: st.MemUsedBytes, TemperatureC: st.Celsius,
+		PCIeGen: pcieGen(p.Scenario().GPUs[gpu].Capability), PCIeWidth: pcieLanes,
 	}
 }
 
 // Lacks returns the counters that a scenario does not play.
 func (p played) Lacks(int) timeline.CounterSet {
 	return timeline.Set(timeline.IntegerUtil, timeline.FP32Util, timeline.FP16Util, timeline.DRAMCacheHit, timeline.MemTemperature,
-		timeline.TemperatureMargin, timeline.PCIeGen, timeline.PCIeWidth, timeline.RowRemapPending, timeline.RowRemapFailure) |
+		timeline.TemperatureMargin, timeline.RowRemapPending, timeline.RowRemapFailure) |
 		timeline.Set(totals[:]...)
 }
 

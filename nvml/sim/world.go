@@ -37,8 +37,8 @@ type Gauges struct {
 
 // Surroundings is a World that tells what is around its GPUs.
 type Surroundings interface {
-	// Inventory returns what there is on and around a GPU.
-	Inventory(gpu int) timeline.Inventory
+	// Inventory returns what there is on and around a GPU at t.
+	Inventory(gpu int, t time.Duration) timeline.Inventory
 }
 
 // Partial is a World that does not tell some counters: they are not supported.
@@ -160,9 +160,9 @@ func (w Waves) GPUs() []timeline.GPU {
 }
 
 // Inventory returns surroundings like those of a server with eight GPUs behind NVSwitches.
-func (w Waves) Inventory(gpu int) timeline.Inventory {
+func (w Waves) Inventory(gpu int, _ time.Duration) timeline.Inventory {
 	v := timeline.Inventory{
-		NUMANode: gpu / 4 % 2, PCIeMaxGen: 5, PCIeMaxWidth: 16, AppSMClockHz: 1980e6, AppMemClockHz: 2619e6, ProcessesKnown: true,
+		NUMANode: gpu / 4 % 2, PCIeMaxGen: 5, PCIeMaxWidth: 16, PCIeWidth: 16, AppSMClockHz: 1980e6, AppMemClockHz: 2619e6, ProcessesKnown: true,
 		Processes: []timeline.GPUProcess{{PID: 4000 + gpu, MemoryBytes: uint64(60<<30 + gpu<<20)}},
 	}
 	for i := range 18 {

@@ -59,7 +59,7 @@ func worldOf(name string) (sim.World, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sim.Scenario(tl), nil
+	return sim.Scenario(tl, 4000), nil
 }
 
 // truth is what a GPU is, and what it showed at each moment since the last question.

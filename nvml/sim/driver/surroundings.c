@@ -165,7 +165,7 @@ API int nvmlDeviceGetNvLinkRemotePciInfo_v2(handle h, unsigned link, pci_info *p
 		return INVALID_ARGUMENT;
 	memset(pci, 0, sizeof(*pci));
 	gpu_read(h, &b);
-	return copy_text(&b.word[GPU_PEER_BUS_ID], GPU_PEER_BUS_ID_WORDS, pci->id, sizeof(pci->id));
+	return copy_text(&b.word[GPU_PEER_BUS_ID + BUS_ID_WORDS * link], BUS_ID_WORDS, pci->id, sizeof(pci->id));
 }
 
 typedef struct {
@@ -183,8 +183,10 @@ API int nvmlDeviceGetComputeRunningProcesses_v3(handle h, unsigned *count, proce
 		return code;
 	if (!count)
 		return INVALID_ARGUMENT;
+	if (!b.word[GPU_PROCESSES])
+		return NOT_SUPPORTED;
 	room = *count;
-	*count = (unsigned)b.word[GPU_PROCESSES];
+	*count = (unsigned)b.word[GPU_PROCESSES] - 1;
 	if (room < *count)
 		return INSUFFICIENT_SIZE;
 	for (unsigned i = 0; infos && i < *count; i++)
@@ -204,8 +206,8 @@ typedef struct {
 
 API int nvmlDeviceGetComputeRunningProcesses(handle h, unsigned *count, process_v1 *infos)
 {
-	process all[4];
-	unsigned n = 4, room;
+	process all[PAGE_MAX_PROCESSES];
+	unsigned n = PAGE_MAX_PROCESSES, room;
 	int code = nvmlDeviceGetComputeRunningProcesses_v3(h, &n, all);
 	if (code != OK)
 		return code;
