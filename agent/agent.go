@@ -19,6 +19,7 @@ import (
 	"github.com/tpotscope/tpotscope/agent/burst"
 	"github.com/tpotscope/tpotscope/agent/calibration"
 	"github.com/tpotscope/tpotscope/agent/hostclock"
+	"github.com/tpotscope/tpotscope/agent/ingest"
 	"github.com/tpotscope/tpotscope/agent/probe/relay"
 	"github.com/tpotscope/tpotscope/agent/route"
 	"github.com/tpotscope/tpotscope/agent/scrape"
@@ -72,6 +73,8 @@ type Agent struct {
 	recorder *recorder
 	ways     ways
 	host     atomic.Pointer[timeline.HostSample]
+	refused  ingest.Refused // of what reporters told
+	suspends atomic.Uint64  // of this host
 	started  timeline.Instant
 }
 
@@ -86,7 +89,7 @@ func New(ctx context.Context, cfg Config, deps Deps, log *slog.Logger) (*Agent, 
 	}
 	engine := correlate.DefaultConfig()
 	engine.Cell, engine.Lateness, engine.Warmup, engine.Targets = cfg.Engine.Cell, cfg.Engine.Lateness, cfg.Engine.Warmup, cfg.Targets
-	engine.Eta = map[string]verdict.Eta{}
+	engine.Eta, engine.AllowForeign = map[string]verdict.Eta{}, cfg.Engine.AllowForeign
 	if err := engine.Validate(); err != nil {
 		return nil, fmt.Errorf("correlation: %w", err)
 	}
@@ -121,7 +124,7 @@ func (a *Agent) openRecording() (*recorder, error) {
 	if err != nil {
 		host = "unknown"
 	}
-	config, err := json.Marshal(calibration.Recorded{Calibration: a.measured})
+	config, err := json.Marshal(calibration.Recorded{Calibration: a.measured, AllowForeign: a.cfg.Engine.AllowForeign})
 	if err != nil {
 		return nil, fmt.Errorf("open recording: %w", err)
 	}
@@ -214,7 +217,7 @@ func ended(err error) error {
 
 // startSprings starts everything that measures.
 func (a *Agent) startSprings(ctx context.Context, g *errgroup.Group, d doors) {
-	g.Go(func() error { return a.clock.Run(ctx, time.Second, a.store.AddAnchor, a.store.AddEvent) })
+	g.Go(func() error { return a.clock.Run(ctx, time.Second, a.store.AddAnchor, a.addClockEvent) })
 	sink := a.sink
 	if a.dcgm != nil {
 		sink = a.router.Driver()
@@ -234,6 +237,14 @@ func (a *Agent) startSprings(ctx context.Context, g *errgroup.Group, d doors) {
 	if d.socket != nil {
 		g.Go(func() error { return a.serveSocket(ctx, d.socket) })
 	}
+}
+
+// addClockEvent takes what happened to the host's clocks.
+func (a *Agent) addClockEvent(e timeline.Event) {
+	if e.Kind == timeline.EventSuspend {
+		a.suspends.Add(1)
+	}
+	a.store.AddEvent(e)
 }
 
 // conclude closes a cell each time one is due and hands out what came of it, until measured is closed and the rest is

@@ -83,6 +83,8 @@ type Correlation struct {
 	Cell     time.Duration `yaml:"cell"`
 	Lateness time.Duration `yaml:"lateness"`        // how long a cell waits for readings that are under way
 	Warmup   int           `yaml:"warmup_requests"` // requests after an engine's start that are marked as warm-up
+
+	AllowForeign bool `yaml:"allow_foreign"` // judge although a process that is not the engine's computes on its GPU
 }
 
 // Host says how the host is read.

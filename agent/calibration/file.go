@@ -149,9 +149,16 @@ func (f *File) Eta(gpus []timeline.GPU) map[string]verdict.Eta {
 	return out
 }
 
-// Recorded is the part of a recording's configuration that holds the calibration that was in force.
+// Recorded is the part of a recording's configuration that holds what was in force and changes what is concluded.
 type Recorded struct {
-	Calibration File `json:"calibration"`
+	Calibration  File `json:"calibration"`
+	AllowForeign bool `json:"allow_foreign,omitempty"` // it was judged although other processes computed on the GPU
+}
+
+// AllowsForeign reports whether the agent that made a recording judged although other processes computed on the GPU.
+func AllowsForeign(config json.RawMessage) bool {
+	var r Recorded
+	return json.Unmarshal(config, &r) == nil && r.AllowForeign
 }
 
 // OfRecording returns what the configuration of a recording says its GPUs reach; nil if it holds no calibration.

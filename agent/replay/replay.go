@@ -43,6 +43,7 @@ func Run(
 	if cfg.Eta == nil {
 		cfg.Eta = calibration.OfRecording(r.Meta().Config, r.Meta().GPUs)
 	}
+	cfg.AllowForeign = cfg.AllowForeign || calibration.AllowsForeign(r.Meta().Config)
 	p := &player{reader: r, cfg: cfg, emit: emit, progress: progress}
 	p.before, _ = r.Progress()
 	for _, boot := range r.Boots() {
