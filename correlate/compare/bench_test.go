@@ -1,0 +1,204 @@
+package compare_test
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tpotscope/tpotscope/correlate/compare"
+	"github.com/tpotscope/tpotscope/correlate/scenario"
+)
+
+// pairs is how many pairs each check of the bench takes: all with TPOTSCOPE_BENCH=1, else a few that show it runs.
+func pairs(all, few int) int {
+	if os.Getenv("TPOTSCOPE_BENCH") == "1" {
+		return all
+	}
+	return few
+}
+
+// count is how often each verdict came.
+type count map[compare.Word]int
+
+func (c count) String() string {
+	var out []string
+	for w, n := range c {
+		out = append(out, fmt.Sprintf("%s %d", w, n))
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// TestBenchCompare prints the figures of the acceptance and holds them to their bars. With TPOTSCOPE_BENCH=1 it takes all
+// pairs.
+func TestBenchCompare(t *testing.T) {
+	t.Run("same build", benchSame)
+	t.Run("hit rate", benchHits)
+	t.Run("builds", benchBuilds)
+	t.Run("endogeneity", benchEndogenous)
+}
+
+// benchSame compares two stretches of one server's life, under four loads in turn.
+func benchSame(t *testing.T) {
+	n := pairs(100, 8)
+	loads := []string{
+		"load streams=8 prompt=300..500 output=200..300",
+		"load streams=48 prompt=100..900 output=50..400",
+		"load rate=4 arrivals=poisson prompt=300..700 output=150..350",
+		"load rate=16 arrivals=poisson prompt=200..400 output=100..300",
+	}
+	got := count{}
+	for i := range n {
+		p := simulate(t, fmt.Sprintf("seed %d\nduration 244s\ngpu h100\ntarget main model=Llama-3.1-8B dtype=bf16\n%s\n", 1000+i, loads[i%len(loads)]),
+			rig{seen: float64(i % 2), noise: 0.02})
+		r := against(t, p.recording("A", 4*time.Second, 124*time.Second), p.recording("B", 124*time.Second, 244*time.Second))
+		got[r.Verdict]++
+		if r.Verdict != compare.NoDifference {
+			t.Logf("seed %d, load %d: %s", 1000+i, i%len(loads), figures(r))
+		}
+	}
+	t.Logf("same build: seeds 1000 to %d, %d pairs of 120 s: %s", 999+n, n, got)
+	wrong := n - got[compare.NoDifference] - got[compare.Undetermined]
+	if least := int(math.Floor(0.94 * float64(n))); got[compare.NoDifference] < least || wrong > n-least {
+		t.Errorf("%d of %d are no difference, want %d; %d are wrong", got[compare.NoDifference], n, least, wrong)
+	}
+}
+
+// benchHits compares a build with itself while twice as much of the prompts is found in the cache.
+func benchHits(t *testing.T) {
+	n := pairs(100, 4)
+	got := count{}
+	for i := range n {
+		one := func(seed, prefix int) *played {
+			return simulate(t, fmt.Sprintf("seed %d\nduration 124s\ngpu h100\ntarget main model=Llama-3.1-8B dtype=bf16\n"+
+				"load streams=24 prompt=900..1100 output=100..200 prefix=%d\n", seed, prefix), rig{seen: float64(i % 2), noise: 0.02})
+		}
+		a, b := one(2000+i, 300), one(2000+i, 600)
+		if i%2 == 1 {
+			a, b = b, a
+		}
+		r := against(t, a.all("A"), b.all("B"))
+		got[r.Verdict]++
+		if r.Verdict == compare.Realised || r.Verdict == compare.NotSaved || r.Verdict == compare.NotTime {
+			t.Errorf("seed %d: %s", 2000+i, figures(r))
+		}
+	}
+	t.Logf("hit rate 0.3 against 0.6: seeds 2000 to %d, %d pairs: %s", 1999+n, n, got)
+}
+
+// benchBuilds compares builds of which it is known what they do.
+func benchBuilds(t *testing.T) {
+	n := pairs(25, 2)
+	loads := []string{
+		"load streams=8 prompt=300..500 output=200..300\n",
+		"load streams=32 prompt=200..400 output=100..300\n",
+		"load rate=4 arrivals=poisson prompt=300..700 output=150..350\n",
+	}
+	for _, tt := range []struct {
+		name, dtype, engine string
+		r                   rig
+		want                compare.Word
+		grew                string
+	}{
+		{name: "fp8 good", dtype: "fp8", want: compare.Realised},
+		{name: "slow dequant", dtype: "bf16", r: rig{dtype: "w8a16", tune: slowDequant}, want: compare.NotTime},
+		{name: "fallback", dtype: "bf16", r: rig{dtype: "fp8"}, want: compare.NotSaved},
+		{name: "lost graphs", dtype: "bf16", engine: "engine graphs=off launch=9us\n", want: compare.Regression, grew: "launch"},
+	} {
+		got := count{}
+		hit, grew := 0, 0
+		for i := range n {
+			seed, load := 3000+10*i, loads[i%len(loads)]
+			text := func(seed int, dtype, engine string) string {
+				return fmt.Sprintf("seed %d\nduration 124s\ngpu h100\ntarget main model=Llama-3.1-8B dtype=%s\n%s%s", seed, dtype, engine, load)
+			}
+			tt.r.seen, tt.r.noise = float64(i%2), 0.02
+			a := simulate(t, text(seed, "bf16", ""), rig{seen: tt.r.seen, noise: 0.02})
+			b := simulate(t, text(seed+1, tt.dtype, tt.engine), tt.r)
+			r := against(t, a.all("A"), b.all("B"))
+			got[r.Verdict]++
+			if r.Verdict == tt.want {
+				hit++
+			} else {
+				t.Logf("seed %d, load %d: %s", seed, i%len(loads), figures(r))
+			}
+			if tt.grew != "" && r.Grew == tt.grew {
+				grew++
+			}
+		}
+		t.Logf("%s: seeds 3000 to %d, %d pairs, %d grew as they should: %s", tt.name, 3000+10*(n-1), n, grew, got)
+		if least := int(math.Floor(0.95 * float64(n))); hit < least || tt.grew != "" && grew < least {
+			t.Errorf("%s: %d of %d are %s, want %d", tt.name, hit, n, tt.want, least)
+		}
+	}
+}
+
+// benchEndogenous takes ten percent of the bandwidth from a server under arrivals that stay: the batch grows, and is not
+// the cause. The truth is the timeline's own: how much longer the memory-limited kernels of A's steps would take.
+func benchEndogenous(t *testing.T) {
+	n := pairs(100, 4)
+	rates := []float64{1.1, 1.6, 2.1, 2.5, 2.8}
+	near, top := 0, 0
+	var worst, lowest, highest float64
+	lowest = 1
+	for i := range n {
+		text := fmt.Sprintf("seed %d\nduration 480s\ngpu h100\ntarget main model=Llama-3.1-8B dtype=bf16\nengine budget=1024 chunk=512\n"+
+			"load rate=%.2f arrivals=poisson prompt=3500..4500 output=800..1200\n", 4000+i, rates[i%len(rates)])
+		a := simulate(t, text, rig{noise: 0.02})
+		b := simulate(t, text+"fault bandwidth_loss 10%\n", rig{noise: 0.02})
+		from, to := 140*time.Second, 480*time.Second
+		r := against(t, a.recording("A", from, to), b.recording("B", from, to))
+		want := slowed(a, from, to, 0.1)
+		got, s := r.Split.Direct.Value.Value, &r.Split
+		off := got/want - 1
+		u := 1 - got/s.Total.Value.Value
+		lowest, highest = min(lowest, u), max(highest, u)
+		if math.Abs(off) <= 0.2 {
+			near++
+		} else {
+			t.Logf("seed %d: direct %.3f ms, truth %.3f: %s", 4000+i, 1e3*got, 1e3*want, figures(r))
+		}
+		if math.Abs(off) > math.Abs(worst) {
+			worst = off
+		}
+		if max(s.Load.Value.Value, s.Work.Value.Value) > got || s.Loop == "load_changed" {
+			top++
+			t.Logf("seed %d: total %.3f direct %.3f amplified %.3f load %.3f work %.3f: %s", 4000+i, 1e3*s.Total.Value.Value, 1e3*got,
+				1e3*s.Amplified.Value.Value, 1e3*s.Load.Value.Value, 1e3*s.Work.Value.Value, figures(r))
+		}
+	}
+	t.Logf("endogeneity: seeds 4000 to %d, %d pairs, u %.2f to %.2f: direct within 20 %% in %d, worst %+.0f %%; the load is blamed in %d",
+		3999+n, n, lowest, highest, near, 100*worst, top)
+	if near < int(math.Floor(0.95*float64(n))) || top > 0 {
+		t.Errorf("direct seconds are near the truth in %d of %d, and the load is blamed in %d", near, n, top)
+	}
+}
+
+// slowed is by how much the mean time per token of what ran would rise at the same steps if so much of the bandwidth were
+// lost: mean over seconds, by token within each, as the comparison has it.
+func slowed(p *played, from, to time.Duration, loss float64) float64 {
+	type second struct{ extra, tokens float64 }
+	by := map[int64]second{}
+	for i, s := range p.tl.Steps(0) {
+		if s.Start < from || s.End > to || s.DecodeBatch == 0 || i%7 != 0 { // every seventh step is plenty
+			continue
+		}
+		var extra float64
+		for _, k := range p.tl.Kernels(0, s.Start) {
+			if k.Limiter == scenario.LimitMemory {
+				extra += k.Seconds * (1/(1-loss) - 1)
+			}
+		}
+		k := int64(s.Start / time.Second)
+		by[k] = second{by[k].extra + extra*float64(s.DecodeBatch), by[k].tokens + float64(s.DecodeBatch)}
+	}
+	var sum float64
+	for _, s := range by {
+		sum += s.extra / s.tokens
+	}
+	return sum / float64(len(by))
+}
