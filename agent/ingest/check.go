@@ -29,7 +29,17 @@ var (
 	errLength       = errors.New("too long")
 	errText         = errors.New("not printable text")
 	errOrder        = errors.New("earlier than what comes before it")
-	errAhead        = errors.New("in the future")
+)
+
+// timeFault says that something cannot have happened when it says. It is no fault of the rows beside it.
+type timeFault struct{ reason, text string }
+
+func (f *timeFault) Error() string { return f.text }
+
+var (
+	errAhead  = &timeFault{"future", "in the future"}
+	errBefore = &timeFault{"before_boot", "before this host's boot"}
+	errOld    = &timeFault{"old", "more than ten minutes ago"}
 )
 
 // noUnknown refuses messages with fields beyond the schema: nothing may travel here that nobody looks at.

@@ -78,6 +78,19 @@ func (c ClientConfig) origin() *pb.Origin {
 	return &pb.Origin{Source: c.Source, Process: c.Process, Clock: pb.Clock_CLOCK_MONOTONIC, BootId: c.BootID}
 }
 
+// apartSuffix makes of a boot's id that of a clock which is not the boot's: containers can have time namespaces, in
+// which CLOCK_MONOTONIC has an offset of its own (time_namespaces(7)).
+const apartSuffix = ".apart"
+
+// origin says on which clock this client's times are.
+func (c *Client) origin() *pb.Origin {
+	o := c.cfg.origin()
+	if c.apart {
+		o.BootId += apartSuffix
+	}
+	return o
+}
+
 // Client reports requests to an agent. Its sink methods are safe for concurrent use, never block and never fail: what
 // does not fit is dropped and counted. Run sends.
 type Client struct {
@@ -91,6 +104,7 @@ type Client struct {
 	sequence  uint64
 	pending   *pb.ReportRequest // taken from the buffer, not yet accepted
 	agentBoot string            // as the agent told; empty while that is unknown
+	apart     bool              // the agent's boot is this one, and its clock is another: a time namespace
 	exchanges []*pb.Stamps      // not yet handed over
 	synced    timeline.Instant  // when exchanges were last made
 }
@@ -185,7 +199,13 @@ func (c *Client) Run(ctx context.Context) error {
 func (c *Client) flush(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Flush)
 	defer cancel()
-	err := c.drain(ctx)
+	err := error(nil)
+	if c.foreign() { // what is left is told by how the clocks stand now
+		err = c.exchange(ctx)
+	}
+	if err == nil {
+		err = c.drain(ctx)
+	}
 	if err == nil {
 		return nil
 	}

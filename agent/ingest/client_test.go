@@ -106,9 +106,10 @@ func TestARefusedReportIsDroppedAndCounted(t *testing.T) {
 	serve(t, socket, config(h, &got))
 	c := reporter(t, socket, h, nil)
 	end := run(t, c)
-	c.CloseRequest(&timeline.Request{Ref: 1, Sent: 5, Done: 4})
+	at := h.now()
+	c.CloseRequest(&timeline.Request{Ref: 1, Sent: at, Done: at - 1})
 	eventually(t, "the refusal is counted", func() bool { _, n := c.Dropped(); return n == 1 })
-	c.CloseRequest(&timeline.Request{Ref: 2, Sent: 5, Done: 6})
+	c.CloseRequest(&timeline.Request{Ref: 2, Sent: at, Done: at})
 	eventually(t, "the next one arrives", func() bool { _, _, n := got.count(); return n == 1 })
 	if err := end(); err != nil {
 		t.Fatal(err)

@@ -109,13 +109,17 @@ func (h *handler) Report(_ context.Context, req *connect.Request[pb.ReportReques
 		resp.T3Ns = int64(h.cfg.Now())
 		return connect.NewResponse(resp), nil
 	}
-	batch, err := readReport(m, src, conv, h.cfg.Now().Add(maxAhead))
+	left := leave{count: h.cfg.Refused.add}
+	batch, err := readReport(m, src, conv, around(h.cfg.Now()), &left)
 	if err != nil {
 		return nil, invalid(err)
 	}
+	if left.rows > 0 && left.rows == rows {
+		return nil, invalid(left.first)
+	}
 	s.last = m.GetSequence()
 	batch.deliver(s.sink)
-	resp.Accepted = rows
+	resp.Accepted, resp.Refused = rows-left.rows, left.rows
 	resp.T3Ns = int64(h.cfg.Now())
 	return connect.NewResponse(resp), nil
 }
@@ -131,20 +135,31 @@ func (h *handler) Submit(_ context.Context, req *connect.Request[pb.SubmitReques
 		return nil, err
 	}
 	defer s.mu.Unlock()
-	latest := h.cfg.Now().Add(maxAhead)
+	in, left := around(h.cfg.Now()), leave{count: h.cfg.Refused.add}
 	batches := make([]batch, 0, len(m.GetRequests()))
 	for i, t := range m.GetRequests() {
-		b, err := readTiming(t, submitRefs+s.ref+uint64(i)+1, src, conv, latest)
+		b, err := readTiming(t, submitRefs+s.ref+uint64(i)+1, src, conv, in)
 		if err != nil {
-			return nil, invalid(fmt.Errorf("requests[%d].%w", i, err))
+			err = fmt.Errorf("requests[%d].%w", i, err)
+			if left.out(err) {
+				continue
+			}
+			return nil, invalid(err)
 		}
 		batches = append(batches, b)
 	}
-	s.ref += uint64(len(batches))
+	if len(batches) == 0 && left.first != nil {
+		return nil, invalid(left.first)
+	}
+	s.ref += uint64(len(m.GetRequests()))
 	for i := range batches {
 		batches[i].deliver(s.sink)
 	}
-	return connect.NewResponse(&pb.SubmitResponse{Accepted: uint64(len(batches)), BootId: h.cfg.Anchor().BootID}), nil
+	resp := &pb.SubmitResponse{Accepted: uint64(len(batches)), BootId: h.cfg.Anchor().BootID, Refused: left.rows}
+	if left.first != nil {
+		resp.RefusedWhy = left.first.Error()
+	}
+	return connect.NewResponse(resp), nil
 }
 
 // begin returns the session of the origin's source, locked unless there is an error, and how its times are read.
@@ -213,7 +228,10 @@ func (h *handler) converter(s *session, src Source, exchanges []*pb.Stamps) (con
 		return nil, connect.NewError(connect.CodeUnimplemented,
 			errors.New("origin.boot_id: not of this host's boot, and this agent aligns no other clocks"))
 	}
-	for _, x := range exchanges {
+	for i, x := range exchanges {
+		if timeline.Instant(x.GetT3Ns()) > h.cfg.Now() {
+			return nil, invalid(fmt.Errorf("exchanges[%d].t3_ns: %w", i, errAhead)) // no answer of this host
+		}
 		s.aligner.Add(Exchange{
 			timeline.Instant(x.GetT1Ns()), timeline.Instant(x.GetT2Ns()), timeline.Instant(x.GetT3Ns()), timeline.Instant(x.GetT4Ns()),
 		})

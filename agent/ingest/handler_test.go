@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tpotscope/tpotscope/agent/ingest"
 	pb "github.com/tpotscope/tpotscope/agent/ingest/ingestpb"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
@@ -142,6 +143,40 @@ func TestWallTimesOfThisHostComeThroughTheAnchor(t *testing.T) {
 	}
 }
 
+// What happened too long ago, before the boot or in the future is left out alone, and counted by why.
+func TestRowsOfOtherTimesAreLeftOutAndCounted(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	h := host{time.Now()}
+	var got journal
+	var refused ingest.Refused
+	cfg := config(h, &got)
+	cfg.Refused = &refused
+	serve(t, socket, cfg)
+	local := fmt.Sprintf(`"origin":{"source":"s","process":"p","clock":"CLOCK_MONOTONIC","boot_id":%q}`, bootID)
+	wall := strings.Replace(local, "CLOCK_MONOTONIC", "CLOCK_UNIX", 1)
+	now := int64(h.now())
+	code, body := curl(t, socket, "Submit", fmt.Sprintf(`{%s,"requests":[{"token_ns":[%d]},{"sent_ns":5,"token_ns":[7]},{"token_ns":[%d]},{"sent_ns":%d,"token_ns":[%d]}]}`,
+		local, now, int64(9e18), now-int64(time.Hour)/2, now))
+	if code != http.StatusOK || !strings.Contains(body, `"accepted":"2"`) || !strings.Contains(body, `"refused":"2"`) || !strings.Contains(body, "requests[1].sent_ns: more than ten minutes ago") {
+		t.Errorf("%d %s, want the first and the long one taken, and the first fault named", code, body)
+	}
+	code, body = curl(t, socket, "Submit", fmt.Sprintf(`{%s,"requests":[{"token_ns":[%d]},{"token_ns":[%d]}]}`,
+		wall, time.Now().UnixNano(), time.Now().Add(-2*time.Hour).UnixNano()))
+	if code != http.StatusOK || !strings.Contains(body, "before this host's boot") {
+		t.Errorf("%d %s, want the first taken, and what is before the boot named", code, body)
+	}
+	code, body = curl(t, socket, "Report", fmt.Sprintf(`{%s,"sequence":1,"tokens":{"ref":[1,1,1],"at_delta_ns":[1000,%d,5]}}`, local, now-1000))
+	if code != http.StatusOK || !strings.Contains(body, `"accepted":"2"`) || !strings.Contains(body, `"refused":"1"`) {
+		t.Errorf("%d %s, want two tokens taken and one refused", code, body)
+	}
+	if diff := cmp.Diff(map[string]uint64{"old": 2, "before_boot": 1, "future": 1}, refused.Counts()); diff != "" {
+		t.Errorf("refused (-want +got):\n%s", diff)
+	}
+	if _, n, c := got.count(); n != 5 || c != 3 {
+		t.Errorf("%d tokens and %d requests arrived, want 5 and 3", n, c)
+	}
+}
+
 func TestRefusalsNameTheField(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	h := host{time.Now()}
@@ -160,6 +195,9 @@ func TestRefusalsNameTheField(t *testing.T) {
 		{"Submit", `{` + local + `,"requests":[{"sent_ns":9,"token_ns":[5]}]}`, "requests[0].first_ns: earlier"},
 		{"Submit", `{` + local + `,"requests":[{"sent_ns":-9}]}`, "requests[0].sent_ns: negative"},
 		{"Submit", `{` + local + `,"requests":[{"sent_ns":9000000000000000000}]}`, "requests[0].sent_ns: in the future"},
+		{"Submit", `{` + local + `,"requests":[{"sent_ns":9}]}`, "requests[0].sent_ns: more than ten minutes ago"},
+		{"Report", `{` + local + `,"sequence":1,"tokens":{"ref":[1],"at_delta_ns":[2999000000000]}}`, "tokens[0].at_delta_ns: more than ten minutes ago"},
+		{"Report", `{` + local + `,"sequence":1,"closed":[{"ref":1,"done_ns":5}]}`, "closed[0].sent_ns: more than ten minutes ago"},
 		{"Submit", `{` + local + `,"requests":[{}]}`, "requests[0].sent_ns: missing"},
 		{"Submit", `{` + local + `,"requests":[{"token_ns":[5,6],"token_counts":[1]}]}`, "requests[0].token_counts"},
 		{"Submit", `{` + local + `,"requests":[{"sent_ns":5,"trace_id":"xyz"}]}`, "requests[0].trace_id"},
@@ -173,7 +211,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 		{"Report", `{` + local + `,"sequence":1,"tokens":{"ref":[1,2],"at_delta_ns":[1]}}`, "tokens.at_delta_ns"},
 		{"Report", `{` + local + `,"sequence":1,"tokens":{"ref":[1],"at_delta_ns":[1],"kind":[1,1]}}`, "tokens.kind"},
 		{"Report", `{` + local + `,"sequence":1,"tokens":{"ref":[1],"at_delta_ns":[1],"kind":[77]}}`, "tokens.kind[0]"},
-		{"Report", `{` + local + `,"sequence":1,"tokens":{"ref":[1,1],"at_delta_ns":[1000000000,-500000000]}}`, "tokens.at_delta_ns[1]: earlier"},
+		{"Report", `{` + local + `,"sequence":1,"tokens":{"ref":[1,1],"at_delta_ns":[3600000000000,-500000000]}}`, "tokens.at_delta_ns[1]: earlier"},
 		{"Report", `{` + local + `,"sequence":1,"exchanges":[{"t1_ns":5,"t2_ns":1,"t3_ns":1,"t4_ns":4}]}`, "exchanges[0]"},
 		{"Report", ``, "empty body"},
 		{"Report", `{"origin":`, "unexpected"},

@@ -17,6 +17,8 @@
 package ingest
 
 import (
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -33,6 +35,7 @@ const (
 	maxCount        = 1 << 24 // of tokens, where one request counts them
 	maxChoice       = 1023    // index of a choice
 	maxAhead        = 5 * time.Second
+	maxBehind       = 10 * time.Minute // beyond, nothing is kept that a request could be seen beside
 )
 
 // Source is who reports. All requests of one Source are numbered by it: their Refs are unique within it alone.
@@ -67,7 +70,42 @@ type Config struct {
 	Now     func() timeline.Instant
 	Anchor  func() timeline.Anchor // the newest one; its BootID is the host's
 	Aligner func(Source) Aligner
+	Refused *Refused // counts what is refused for its time; nil: nobody wants to know
 }
+
+// Refused counts rows that were left out because of when they say that they happened, by why. It is safe for concurrent
+// use.
+type Refused struct {
+	mu sync.Mutex
+	n  map[string]uint64
+}
+
+// Counts returns the counts so far, by "old", "before_boot" and "future". What did not happen is left out.
+func (r *Refused) Counts() map[string]uint64 {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.n)
+}
+
+func (r *Refused) add(reason string, n uint64) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.n == nil {
+		r.n = map[string]uint64{}
+	}
+	r.n[reason] += n
+}
+
+// within is the time in which what is taken must have happened.
+type within struct{ oldest, latest timeline.Instant }
+
+func around(now timeline.Instant) within { return within{now.Add(-maxBehind), now.Add(maxAhead)} }
 
 // wallDriftPPM bounds how far the wall clock moves against the monotonic one while it is slewed: the kernel's limit for
 // NTP (adjtimex(2)).

@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"time"
 
@@ -32,32 +33,61 @@ func (b *batch) deliver(sink timeline.RequestSink) {
 	}
 }
 
-// readReport converts a report that checkReport found right, and checks its times.
-func readReport(m *pb.ReportRequest, src Source, conv converter, latest timeline.Instant) (batch, error) {
+// leave is the rows of a message that are left out for their times.
+type leave struct {
+	rows  uint64
+	first error
+	count func(reason string, n uint64)
+}
+
+// out reports whether err is of a row that can be left out, and counts it.
+func (l *leave) out(err error) bool {
+	f, ok := errors.AsType[*timeFault](err)
+	if !ok {
+		return false
+	}
+	if l.first == nil {
+		l.first = err
+	}
+	l.rows++
+	l.count(f.reason, 1)
+	return true
+}
+
+// readReport converts a report that checkReport found right, and checks its times. Rows whose times cannot be are left
+// out.
+func readReport(m *pb.ReportRequest, src Source, conv converter, in within, left *leave) (batch, error) {
 	var b batch
-	for i, r := range m.GetOpened() {
-		q, err := readRequest(r, src, conv, latest)
-		if err != nil {
-			return batch{}, fmt.Errorf("opened[%d].%w", i, err)
+	read := func(name string, rows []*pb.Request) ([]timeline.Request, error) {
+		var list []timeline.Request
+		for i, r := range rows {
+			q, err := readRequest(r, src, conv, in)
+			switch {
+			case err == nil:
+				list = append(list, q)
+			case !left.out(fmt.Errorf("%s[%d].%w", name, i, err)):
+				return nil, fmt.Errorf("%s[%d].%w", name, i, err)
+			}
 		}
-		b.opened = append(b.opened, q)
+		return list, nil
 	}
-	for i, r := range m.GetClosed() {
-		q, err := readRequest(r, src, conv, latest)
+	var errs [3]error
+	b.opened, errs[0] = read("opened", m.GetOpened())
+	b.closed, errs[1] = read("closed", m.GetClosed())
+	b.tokens, errs[2] = readTokens(m.GetTokens(), conv, in, left)
+	for _, err := range errs {
 		if err != nil {
-			return batch{}, fmt.Errorf("closed[%d].%w", i, err)
+			return batch{}, err
 		}
-		b.closed = append(b.closed, q)
 	}
-	var err error
-	b.tokens, err = readTokens(m.GetTokens(), conv, latest)
-	return b, err
+	return b, nil
 }
 
 // stamps converts times and remembers the first fault and the widest bound.
 type stamps struct {
 	conv   converter
-	latest timeline.Instant
+	in     within
+	newest timeline.Instant
 	bound  time.Duration
 	err    error
 }
@@ -72,12 +102,19 @@ func (s *stamps) read(field string, peer int64) timeline.Instant {
 	case peer < 0:
 		s.err = fmt.Errorf("%s: %w", field, errNegative)
 	case !ok || at <= 0:
-		s.err = fmt.Errorf("%s: %w: before this host's boot", field, errRange)
-	case at > s.latest:
+		s.err = fmt.Errorf("%s: %w", field, errBefore)
+	case at > s.in.latest:
 		s.err = fmt.Errorf("%s: %w", field, errAhead)
 	}
-	s.bound = max(s.bound, bound)
+	s.bound, s.newest = max(s.bound, bound), max(s.newest, at)
 	return at
+}
+
+// recent checks that the newest of the times that were read is one that still concerns anybody.
+func (s *stamps) recent(field string) {
+	if s.err == nil && !s.newest.IsZero() && s.newest < s.in.oldest {
+		s.err = fmt.Errorf("%s: %w", field, errOld)
+	}
 }
 
 // ordered checks that the instants that happened are in order.
@@ -94,8 +131,8 @@ func (s *stamps) ordered(names []string, at ...timeline.Instant) {
 	}
 }
 
-func readRequest(r *pb.Request, src Source, conv converter, latest timeline.Instant) (timeline.Request, error) {
-	s := stamps{conv: conv, latest: latest}
+func readRequest(r *pb.Request, src Source, conv converter, in within) (timeline.Request, error) {
+	s := stamps{conv: conv, in: in}
 	e := r.GetEngine()
 	q := timeline.Request{
 		Ref: r.GetRef(), ID: r.GetId(), TraceID: r.GetTraceId(), SpanID: r.GetSpanId(), ParentID: r.GetParentId(), Sampled: r.GetSampled(),
@@ -118,24 +155,25 @@ func readRequest(r *pb.Request, src Source, conv converter, latest timeline.Inst
 	}
 	s.ordered([]string{"sent_ns", "first_ns", "last_ns", "done_ns"}, q.Sent, q.First, q.Last, q.Done)
 	s.ordered([]string{"sent_ns", "head_ns", "done_ns"}, q.Sent, q.Head, q.Done)
+	s.recent("sent_ns")
 	q.ClockBound = time.Duration(r.GetClockBoundNs()) + s.bound
 	return q, s.err
 }
 
-func readTokens(t *pb.Tokens, conv converter, latest timeline.Instant) ([]timeline.TokenEvent, error) {
+func readTokens(t *pb.Tokens, conv converter, in within, left *leave) ([]timeline.TokenEvent, error) {
 	n := len(t.GetRef())
 	if n == 0 {
 		return nil, nil
 	}
-	events := make([]timeline.TokenEvent, n)
+	events := make([]timeline.TokenEvent, 0, n)
 	newest := make(map[uint64]timeline.Instant, 64)
-	s := stamps{conv: conv, latest: latest}
 	var at int64
 	for i, ref := range t.GetRef() {
 		at += t.GetAtDeltaNs()[i]
 		if at <= 0 {
 			return nil, fmt.Errorf("tokens.at_delta_ns[%d]: %w", i, errNegative)
 		}
+		s := stamps{conv: conv, in: in}
 		e := timeline.TokenEvent{
 			Ref: ref, At: s.read("at_delta_ns", at),
 			Tokens: row(t.GetTokens(), i, 1), Choice: row(t.GetChoice(), i, 0),
@@ -144,8 +182,12 @@ func readTokens(t *pb.Tokens, conv converter, latest timeline.Instant) ([]timeli
 			Stamp:     timeline.StampSource(row(t.GetStamp(), i, pb.StampSource_STAMP_SOURCE_CLIENT)),
 			Coalesced: row(t.GetCoalesced(), i, false),
 		}
-		if s.err != nil {
-			return nil, fmt.Errorf("tokens[%d].%w", i, s.err)
+		if s.recent("at_delta_ns"); s.err != nil {
+			err := fmt.Errorf("tokens[%d].%w", i, s.err)
+			if left.out(err) {
+				continue
+			}
+			return nil, err
 		}
 		e.After = e.At.Add(-time.Duration(min(row(t.GetUncertainNs(), i, 0), int64(e.At)-1)))
 		if e.At < newest[ref].Add(-maxInversion) {
@@ -153,7 +195,7 @@ func readTokens(t *pb.Tokens, conv converter, latest timeline.Instant) ([]timeli
 		}
 		e.At = max(e.At, newest[ref])
 		newest[ref] = e.At
-		events[i] = e
+		events = append(events, e)
 	}
 	return events, nil
 }
@@ -172,8 +214,8 @@ func row[T any](column []T, i int, otherwise T) T {
 }
 
 // readTiming converts one finished request and checks its times.
-func readTiming(t *pb.Timing, ref uint64, src Source, conv converter, latest timeline.Instant) (batch, error) {
-	s := stamps{conv: conv, latest: latest}
+func readTiming(t *pb.Timing, ref uint64, src Source, conv converter, in within) (batch, error) {
+	s := stamps{conv: conv, in: in}
 	q := timeline.Request{
 		Ref: ref, ID: t.GetId(), TraceID: t.GetTraceId(), SpanID: t.GetSpanId(), Target: t.GetTarget(), Model: t.GetModel(),
 		Dialect: "reported", Operation: t.GetOperation(), Client: src.Name, Streaming: true,
@@ -211,6 +253,7 @@ func readTiming(t *pb.Timing, ref uint64, src Source, conv converter, latest tim
 	if s.err == nil && q.Sent.IsZero() && q.First.IsZero() {
 		s.err = fmt.Errorf("sent_ns: %w: and no token time either", errMissing)
 	}
+	s.recent("sent_ns")
 	q.ClockBound = s.bound
 	if q.Done.IsZero() {
 		q.Done = q.Last

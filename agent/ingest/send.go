@@ -31,7 +31,7 @@ func (c *Client) drain(ctx context.Context) error {
 				return nil
 			}
 			c.sequence++
-			m.Origin, m.Sequence = c.cfg.origin(), c.sequence
+			m.Sequence = c.sequence
 			c.pending = m
 		}
 		if err := c.sync(ctx); err != nil {
@@ -48,7 +48,7 @@ func (c *Client) send(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	m := c.pending
-	m.Exchanges = c.exchanges
+	m.Origin, m.Exchanges = c.origin(), c.exchanges
 	t1 := c.cfg.Now()
 	m.T1Ns = int64(t1)
 	resp, err := c.rpc.Report(ctx, connect.NewRequest(m))
@@ -76,9 +76,21 @@ func hopeless(code connect.Code) bool {
 // noBoot stands for the boot of an agent that has no boot id: it is none that this client could share.
 const noBoot = "none"
 
-// answered notes whose boot the agent runs on, and keeps the stamps of its answer if that is another than this client's.
+// clockSlack is by how much two processes may read one clock apart: each reads it once, and goes on by itself.
+const clockSlack = time.Millisecond
+
+// answered notes whose boot the agent runs on, and keeps the stamps of its answer if its clock is another than this
+// client's.
 func (c *Client) answered(boot string, x *pb.Stamps) {
-	c.agentBoot = cmp.Or(boot, noBoot)
+	boot = cmp.Or(boot, noBoot)
+	if boot != c.agentBoot && c.agentBoot != "" {
+		c.exchanges = nil // they are of another clock
+	}
+	c.agentBoot = boot
+	slack := int64(clockSlack)
+	if boot == c.cfg.BootID && (x.GetT2Ns() < x.GetT1Ns()-slack || x.GetT3Ns() > x.GetT4Ns()+slack) {
+		c.apart = true
+	}
 	if !c.foreign() {
 		return
 	}
@@ -88,8 +100,8 @@ func (c *Client) answered(boot string, x *pb.Stamps) {
 	c.exchanges = append(c.exchanges, x)
 }
 
-// foreign reports whether the agent is known to run on another boot than this client.
-func (c *Client) foreign() bool { return c.agentBoot != "" && c.agentBoot != c.cfg.BootID }
+// foreign reports whether the agent is known to have another clock than this client.
+func (c *Client) foreign() bool { return c.agentBoot != "" && (c.apart || c.agentBoot != c.cfg.BootID) }
 
 // sync learns whose boot the agent runs on, and exchanges stamps with an agent on another.
 func (c *Client) sync(ctx context.Context) error {

@@ -1240,11 +1240,13 @@ type ReportResponse struct {
 	// Rows taken. Zero for a batch that was taken before.
 	Accepted uint64 `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
 	// Rows left out: those of a batch that was taken before.
-	Dropped       uint64 `protobuf:"varint,2,opt,name=dropped,proto3" json:"dropped,omitempty"`
-	T1Ns          int64  `protobuf:"varint,3,opt,name=t1_ns,json=t1Ns,proto3" json:"t1_ns,omitempty"`
-	T2Ns          int64  `protobuf:"varint,4,opt,name=t2_ns,json=t2Ns,proto3" json:"t2_ns,omitempty"`
-	T3Ns          int64  `protobuf:"varint,5,opt,name=t3_ns,json=t3Ns,proto3" json:"t3_ns,omitempty"`
-	BootId        string `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	Dropped uint64 `protobuf:"varint,2,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	T1Ns    int64  `protobuf:"varint,3,opt,name=t1_ns,json=t1Ns,proto3" json:"t1_ns,omitempty"`
+	T2Ns    int64  `protobuf:"varint,4,opt,name=t2_ns,json=t2Ns,proto3" json:"t2_ns,omitempty"`
+	T3Ns    int64  `protobuf:"varint,5,opt,name=t3_ns,json=t3Ns,proto3" json:"t3_ns,omitempty"`
+	BootId  string `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// Rows left out because of when they say that they happened: too long ago, before the agent's boot, or in the future.
+	Refused       uint64 `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1319,6 +1321,13 @@ func (x *ReportResponse) GetBootId() string {
 		return x.BootId
 	}
 	return ""
+}
+
+func (x *ReportResponse) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
 }
 
 // Timing is one finished request of a client that keeps no state.
@@ -1563,9 +1572,12 @@ func (x *SubmitRequest) GetExchanges() []*Stamps {
 }
 
 type SubmitResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Accepted      uint64                 `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	BootId        string                 `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Accepted uint64                 `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	BootId   string                 `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// Requests left out because of when they say that they happened, and what was wrong with the first of them.
+	Refused       uint64 `protobuf:"varint,3,opt,name=refused,proto3" json:"refused,omitempty"`
+	RefusedWhy    string `protobuf:"bytes,4,opt,name=refused_why,json=refusedWhy,proto3" json:"refused_why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1610,6 +1622,20 @@ func (x *SubmitResponse) GetAccepted() uint64 {
 func (x *SubmitResponse) GetBootId() string {
 	if x != nil {
 		return x.BootId
+	}
+	return ""
+}
+
+func (x *SubmitResponse) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *SubmitResponse) GetRefusedWhy() string {
+	if x != nil {
+		return x.RefusedWhy
 	}
 	return ""
 }
@@ -1703,14 +1729,15 @@ const file_ingest_proto_rawDesc = "" +
 	"\texchanges\x18\x06 \x03(\v2\x1b.tpotscope.ingest.v1.StampsR\texchanges\x12\x13\n" +
 	"\x05t1_ns\x18\a \x01(\x03R\x04t1Ns\x12%\n" +
 	"\x0edropped_tokens\x18\b \x01(\x04R\rdroppedTokens\x12)\n" +
-	"\x10dropped_requests\x18\t \x01(\x04R\x0fdroppedRequests\"\x9e\x01\n" +
+	"\x10dropped_requests\x18\t \x01(\x04R\x0fdroppedRequests\"\xb8\x01\n" +
 	"\x0eReportResponse\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\x04R\baccepted\x12\x18\n" +
 	"\adropped\x18\x02 \x01(\x04R\adropped\x12\x13\n" +
 	"\x05t1_ns\x18\x03 \x01(\x03R\x04t1Ns\x12\x13\n" +
 	"\x05t2_ns\x18\x04 \x01(\x03R\x04t2Ns\x12\x13\n" +
 	"\x05t3_ns\x18\x05 \x01(\x03R\x04t3Ns\x12\x17\n" +
-	"\aboot_id\x18\x06 \x01(\tR\x06bootId\"\xfb\x03\n" +
+	"\aboot_id\x18\x06 \x01(\tR\x06bootId\x12\x18\n" +
+	"\arefused\x18\a \x01(\x04R\arefused\"\xfb\x03\n" +
 	"\x06Timing\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x19\n" +
 	"\btrace_id\x18\x02 \x01(\tR\atraceId\x12\x17\n" +
@@ -1735,10 +1762,13 @@ const file_ingest_proto_rawDesc = "" +
 	"\rSubmitRequest\x123\n" +
 	"\x06origin\x18\x01 \x01(\v2\x1b.tpotscope.ingest.v1.OriginR\x06origin\x127\n" +
 	"\brequests\x18\x02 \x03(\v2\x1b.tpotscope.ingest.v1.TimingR\brequests\x129\n" +
-	"\texchanges\x18\x03 \x03(\v2\x1b.tpotscope.ingest.v1.StampsR\texchanges\"E\n" +
+	"\texchanges\x18\x03 \x03(\v2\x1b.tpotscope.ingest.v1.StampsR\texchanges\"\x80\x01\n" +
 	"\x0eSubmitResponse\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\x04R\baccepted\x12\x17\n" +
-	"\aboot_id\x18\x02 \x01(\tR\x06bootId*C\n" +
+	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x18\n" +
+	"\arefused\x18\x03 \x01(\x04R\arefused\x12\x1f\n" +
+	"\vrefused_why\x18\x04 \x01(\tR\n" +
+	"refusedWhy*C\n" +
 	"\x05Clock\x12\x15\n" +
 	"\x11CLOCK_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fCLOCK_MONOTONIC\x10\x01\x12\x0e\n" +
