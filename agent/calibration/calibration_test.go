@@ -310,3 +310,20 @@ func TestWhatIsMatchedIsSaidToBeCalibrated(t *testing.T) {
 		}
 	}
 }
+
+func TestAListThatComesAgainSaysNothingNew(t *testing.T) {
+	t.Parallel()
+	g := device(t, "h100")
+	var f calibration.File
+	f.Put(calibration.Entry{UUID: g.UUID, Driver: sim.DefaultDriver, EtaBandwidth: 0.95})
+	var log strings.Builder
+	cfg := correlate.DefaultConfig()
+	m := calibration.Match(f, map[string]verdict.Eta{}, correlate.New(cfg), slog.New(slog.NewTextHandler(&log, nil)))
+	for _, driver := range []string{g.Driver, g.Driver, "535.1", "535.1", g.Driver, g.Driver} {
+		g.Driver = driver
+		m.SetGPUs([]timeline.GPU{g})
+	}
+	if is, not := strings.Count(log.String(), "gpu calibrated"), strings.Count(log.String(), "calibration is of another driver"); is != 2 || not != 1 {
+		t.Errorf("said %d times that the gpu is calibrated and %d times that it is not, want twice and once:\n%s", is, not, &log)
+	}
+}
