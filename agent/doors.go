@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/tpotscope/tpotscope/agent/burst"
 	"github.com/tpotscope/tpotscope/agent/ingest"
 	"github.com/tpotscope/tpotscope/agent/scrape"
+	"github.com/tpotscope/tpotscope/correlate/clock"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/nvml/remote"
 )
@@ -145,9 +147,11 @@ func (a *Agent) serveMetrics(ctx context.Context, l net.Listener) error {
 // serveSocket serves what probes report.
 func (a *Agent) serveSocket(ctx context.Context, l net.Listener) error {
 	path, h, err := ingest.NewHandler(ingest.Config{
-		Sink:   func(s ingest.Source) timeline.RequestSink { return a.store.Source(a.targets.only()) },
-		Now:    a.clock.Now,
-		Anchor: a.store.Anchor,
+		Sink:    func(s ingest.Source) timeline.RequestSink { return a.store.Source(a.targets.only()) },
+		Now:     a.clock.Now,
+		Anchor:  a.store.Anchor,
+		Aligner: func(ingest.Source) ingest.Aligner { return newAligner(&a.suspends) },
+		Refused: &a.refused,
 	})
 	if err != nil {
 		return fmt.Errorf("open ingest: %w", err)
@@ -157,6 +161,42 @@ func (a *Agent) serveSocket(ctx context.Context, l net.Listener) error {
 	mux.Handle("POST "+burst.Path, a.bursts)
 	mux.HandleFunc("GET /healthz", a.healthz)
 	return serve(ctx, l, mux, "", a.log)
+}
+
+// aligner ties the clock of one reporter elsewhere to this host's.
+type aligner struct {
+	est      *clock.Estimator
+	suspends *atomic.Uint64 // of this host: its clock stood still, which the reporter's did not
+	epoch    uint64         // suspends at the newest exchange
+	now      clock.Estimate
+	ok       bool
+}
+
+func newAligner(suspends *atomic.Uint64) *aligner {
+	return &aligner{est: clock.NewEstimator(clock.DefaultConfig()), suspends: suspends, epoch: suspends.Load()}
+}
+
+// Add takes an exchange.
+func (a *aligner) Add(x ingest.Exchange) {
+	a.forget()
+	if _, err := a.est.Add(clock.Exchange(x)); err == nil {
+		a.now, a.ok = a.est.Estimate()
+	}
+}
+
+// Local returns a reporter's instant on this host's timeline, and the bound of its error.
+func (a *aligner) Local(peer timeline.Instant) (timeline.Instant, time.Duration, bool) {
+	a.forget()
+	at, bound := a.now.Local(peer)
+	return at, bound, a.ok
+}
+
+// forget drops what was known before this host was suspended.
+func (a *aligner) forget() {
+	if n := a.suspends.Load(); n != a.epoch {
+		a.est.CloseEpoch()
+		a.epoch, a.ok = n, false
+	}
 }
 
 // health is the JSON form of /healthz.
@@ -243,9 +283,11 @@ func (a *Agent) health() *health {
 	}
 	switch {
 	case a.counters == nil && a.dcgm == nil:
-		h.Why = append(h.Why, "no counters: nvml.source is off, or the helper was not found")
+		h.Why = append(h.Why, "no counters: nvml.source is off")
 	case known.Lost && strings.HasPrefix(known.Why, neverRead):
 		h.Why = append(h.Why, known.Why)
+	case known.Lost && len(gpus) == 0:
+		h.Why = append(h.Why, "no counters: "+known.Why)
 	case known.Lost:
 		h.Why = append(h.Why, "counters stopped: "+known.Why)
 	case len(gpus) == 0 && now.Sub(a.started) > staleAfter:

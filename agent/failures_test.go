@@ -84,6 +84,12 @@ func stopped(gpu int) func(*scene, string) any {
 	}
 }
 
+// place puts the helper where it is looked for.
+func (s *scene) place() {
+	must(s.t, os.Mkdir(s.dir+"/later", 0o700))
+	must(s.t, os.Symlink(s.bin.Helper, filepath.Join(s.dir, "later", remote.HelperName)))
+}
+
 // real puts the real helper back.
 func (s *scene) real() { s.install(s.bin.Helper) }
 
@@ -122,10 +128,9 @@ func helperFailures() []failure {
 		said: said{health: "no such file", log: "no such file", kind: timeline.EventSamplerLost, event: "no such file", metric: restarts},
 		heal: (*scene).real,
 	}, {
-		name: "helper nowhere", before: func(s *scene) { s.cfg.NVML.Helper, s.deps.HelperDir = "", "/no/such/folder" },
-		said:  said{health: "helper was not found", log: "helper not found", metric: absent(0)},
-		then:  (*scene).someStreams,
-		stays: "looked for at start only",
+		name: "helper nowhere", before: func(s *scene) { s.cfg.NVML.Helper, s.deps.HelperDir = "", s.dir+"/later" },
+		said: said{health: "no counters: find tpotscope-nvml", log: "helper not found", kind: timeline.EventSamplerLost, event: "find tpotscope-nvml", metric: absent(0)},
+		once: true, then: (*scene).someStreams, heal: (*scene).place,
 	}, {
 		name: "helper exits 1 at once", before: func(s *scene) { s.script("echo some reason >&2; exit 1") },
 		said: said{health: "exit status 1: some reason", log: "exit status 1: some reason", kind: timeline.EventSamplerLost, event: "some reason", metric: restarts},
@@ -217,7 +222,7 @@ func driverFailures() []failure {
 	}, {
 		name: "all GPUs hang", long: true, gpus: 2, cause: func(s *scene) { s.everyGPU(sim.Fault{Delay: time.Hour}, nvml.CallTake) },
 		said:   said{health: "helper says nothing", log: "helper says nothing", kind: timeline.EventSamplerLost, event: "says nothing", metric: restarts},
-		within: 20 * time.Second, logged: 12 * time.Second, gone: []int{0, 1}, lines: 4, heal: func(s *scene) { s.everyGPU(sim.Fault{}, nvml.CallTake) },
+		within: 20 * time.Second, gone: []int{0, 1}, lines: 4, heal: func(s *scene) { s.everyGPU(sim.Fault{}, nvml.CallTake) },
 	}, {
 		name: "helpers that cannot be killed", long: true, gpus: 2, abandons: true,
 		before: func(s *scene) { s.script("exec " + s.bin.Guard + " " + s.dir + "/release " + s.bin.Helper + ` "$@"`) },
@@ -237,7 +242,7 @@ func driverFailures() []failure {
 		name: "one GPU is lost", gpus: 3, cause: func(s *scene) { s.fault(sim.Fault{GPU: 1, Code: 15}) },
 		said: said{health: "gpu is lost", log: "gpu is lost", kind: timeline.EventGPULost, event: "gpu is lost", metric: absent(1)},
 		once: true, gone: []int{1}, stay: []int{0, 2},
-		heal: func(s *scene) { s.fault(sim.Fault{GPU: 1}); s.kill() }, // the driver is opened anew by itself after 15 minutes
+		heal: func(s *scene) { s.fault(sim.Fault{GPU: 1}) }, recover: time.Minute, // it is looked for
 	}, {
 		name: "all GPUs are lost", gpus: 2, cause: func(s *scene) { s.everyGPU(sim.Fault{Code: 15}) },
 		said: said{health: "gpu is lost", log: "gpu is lost", kind: timeline.EventGPULost, event: "gpu is lost", metric: absent(1)},

@@ -38,17 +38,8 @@ func (a *Agent) source() (nvml.Source, error) {
 	case strings.HasPrefix(n.Source, simPrefix):
 		return a.simulation(strings.TrimPrefix(n.Source, simPrefix))
 	}
-	path := n.Helper
-	if path == "" {
-		found, err := remote.Find(a.deps.HelperDir)
-		if err != nil {
-			a.log.Warn("no counters: helper not found", slog.String("helper", remote.HelperName), slog.Any("err", err))
-			return nil, nil // the agent goes on without counters, and says so
-		}
-		path = found
-	}
 	return remote.NewSource(remote.Options{
-		Helper: path, Library: n.Library, Env: a.deps.HelperEnv, Config: n.sampling(), Logger: newHelperLog(a.log, a.clock.Now), Now: a.clock.Now,
+		Helper: n.Helper, Find: func() (string, error) { return remote.Find(a.deps.HelperDir) }, Library: n.Library, Env: a.deps.HelperEnv, Config: n.sampling(), Logger: newHelperLog(a.log, a.clock.Now), Now: a.clock.Now,
 	}), nil
 }
 

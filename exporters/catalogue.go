@@ -154,6 +154,7 @@ const (
 	SelfSamplerDrops
 	SelfCallLatency
 	SelfHelperRestarts
+	SelfHelperAbandoned
 	SelfRingDrops
 	SelfQueueSize
 	SelfQueueDrops
@@ -161,6 +162,10 @@ const (
 	SelfSpans
 	SelfProbeEvents
 	SelfProbeLag
+	SelfProbeInFlight
+	SelfProbePassed
+	SelfProbeStreamed
+	SelfIngestRefused
 	SelfAgentCPU
 	SelfAgentRSS
 	SelfBuildInfo

@@ -257,7 +257,7 @@ var catalogue = [NumMetrics]Metric{
 
 	SelfSamplerRate: {
 		Name: "tpotscope.sampler.rate", Prom: "tpotscope_sampler_rate_hertz", Unit: "Hz", Kind: Gauge, Scope: OfAgent, Profile: Standard, Labels: []string{"hw.id"},
-		Help: "Counter windows read per second, as reached.",
+		Help: "Counter windows that were trusted and handed on per second, over the last ten; of a GPU without windows, readings.",
 	},
 	SelfSamplerOverruns: {
 		Name: "tpotscope.sampler.overruns", Prom: "tpotscope_sampler_overruns_total", Unit: "{overrun}", Kind: Counter, Scope: OfAgent, Profile: Standard, Labels: []string{"hw.id"},
@@ -287,6 +287,10 @@ var catalogue = [NumMetrics]Metric{
 		Name: "tpotscope.helper.restarts", Prom: "tpotscope_helper_restarts_total", Unit: "{restart}", Kind: Counter, Scope: OfAgent, Profile: Standard,
 		Help: "Times the NVML helper was started again.",
 	},
+	SelfHelperAbandoned: {
+		Name: "tpotscope.helper.abandoned", Prom: "tpotscope_helper_abandoned", Unit: "{helper}", Kind: Gauge, Scope: OfAgent, Profile: Standard,
+		Help: "NVML helpers that hang in the driver, do not die when killed, and are still there. With two of them no other is started.",
+	},
 	SelfRingDrops: {
 		Name: "tpotscope.ring.drops", Prom: "tpotscope_ring_drops_total", Unit: "{record}", Kind: Counter, Scope: OfAgent, Labels: []string{"ring"},
 		Help: "Records that a full ring dropped.",
@@ -314,6 +318,22 @@ var catalogue = [NumMetrics]Metric{
 	SelfProbeLag: {
 		Name: "tpotscope.probe.lag", Prom: "tpotscope_probe_lag_seconds", Unit: "s", Kind: Gauge, Scope: OfAgent, Profile: Standard, Labels: []string{"quantile"},
 		Help: "Time from a byte's arrival at the host to its leaving the proxy.",
+	},
+	SelfProbeInFlight: {
+		Name: "tpotscope.probe.in_flight", Prom: "tpotscope_probe_in_flight", Unit: "{request}", Kind: Gauge, Scope: OfAgent, Profile: Full,
+		Help: "Observed requests that the proxy has not answered whole yet.",
+	},
+	SelfProbePassed: {
+		Name: "tpotscope.probe.passed", Prom: "tpotscope_probe_passed_total", Unit: "{request}", Kind: Counter, Scope: OfAgent, Profile: Full, Labels: []string{"outcome"},
+		Help: "Requests that the proxy passed on unobserved, by outcome: ok, or error for those without a response.",
+	},
+	SelfProbeStreamed: {
+		Name: "tpotscope.probe.streamed", Prom: "tpotscope_probe_streamed_total", Unit: "{request}", Kind: Counter, Scope: OfAgent, Profile: Full,
+		Help: "Requests whose body was too long to be held, so that the proxy could not have sent them again.",
+	},
+	SelfIngestRefused: {
+		Name: "tpotscope.ingest.refused", Prom: "tpotscope_ingest_refused_total", Unit: "{row}", Kind: Counter, Scope: OfAgent, Profile: Standard, Labels: []string{"reason"},
+		Help: "Rows of reports that were left out for their times: more than ten minutes old, before this boot, in the future.",
 	},
 	SelfAgentCPU: {
 		Name: "tpotscope.agent.cpu_cores", Prom: "tpotscope_agent_cpu_cores", Unit: "{core}", Kind: Gauge, Scope: OfAgent, Profile: Standard,
