@@ -100,7 +100,7 @@ func New(ctx context.Context, cfg Config, deps Deps, log *slog.Logger) (*Agent, 
 	a.store = NewStore(correlate.New(engine), cfg.Record.Enabled)
 	a.store.now = clock.Now
 	a.told = newGPULog(a.store, log, clock.Now)
-	a.sink = calibration.Match(a.measured, a.eta, a.told, log)
+	a.sink = watchLinks(calibration.Match(a.measured, a.eta, a.told, log), log)
 	a.targets = newTargets(cfg.Targets, a.store)
 	if anchor, err := clock.Anchor(); err == nil {
 		a.store.AddAnchor(anchor)

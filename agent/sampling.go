@@ -2,9 +2,11 @@ package agent
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tpotscope/tpotscope/agent/burst"
@@ -132,6 +134,7 @@ type inventoryHealth struct {
 	NUMANode      *int    `json:"numa_node,omitempty"`
 	PCIeMaxGen    int     `json:"pcie_max_gen,omitempty"`
 	PCIeMaxWidth  int     `json:"pcie_max_width,omitempty"`
+	PCIeWidth     int     `json:"pcie_width,omitempty"`
 	AppSMClockHz  float64 `json:"app_sm_clock_hz,omitempty"`
 	AppMemClockHz float64 `json:"app_mem_clock_hz,omitempty"`
 	NVLinks       int     `json:"nvlinks,omitempty"`
@@ -172,7 +175,7 @@ func newSamplingHealth(st *nvml.Stats) *samplingHealth {
 
 func newInventoryHealth(v *timeline.Inventory) *inventoryHealth {
 	h := &inventoryHealth{
-		PCIeMaxGen: v.PCIeMaxGen, PCIeMaxWidth: v.PCIeMaxWidth, AppSMClockHz: v.AppSMClockHz, AppMemClockHz: v.AppMemClockHz, NVLinks: len(v.NVLinks),
+		PCIeMaxGen: v.PCIeMaxGen, PCIeMaxWidth: v.PCIeMaxWidth, PCIeWidth: v.PCIeWidth, AppSMClockHz: v.AppSMClockHz, AppMemClockHz: v.AppMemClockHz, NVLinks: len(v.NVLinks),
 	}
 	if v.NUMANode != timeline.NoNUMANode {
 		h.NUMANode = &v.NUMANode
@@ -188,16 +191,86 @@ func newInventoryHealth(v *timeline.Inventory) *inventoryHealth {
 	return h
 }
 
-// AddInventory takes what is on and around a GPU. What changes is recorded, but for processes, whose ids say nothing
-// later.
+// AddInventory takes what is on and around a GPU. It is recorded when it is first told, and when it changes in another way
+// than the links do, which tell that by an event of their own. Processes are not recorded: their ids say nothing later.
 func (s *Store) AddInventory(v timeline.Inventory) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before, told := s.around[v.GPU]
 	s.around[v.GPU] = v
-	if text := surroundings(&v); s.keep && (!told || surroundings(&before) != text) {
+	if text := surroundings(&v); s.keep && (!told || surroundings(&before) != text && linkChanges(&before, &v) == "") {
 		s.queue.events = push(s.queue.events, timeline.Event{At: v.At, Kind: timeline.EventInventory, GPU: v.GPU, Detail: text}, maxPendingOther, &s.drops.Other)
 	}
+}
+
+// linkWatch is a sink that tells of each change of a GPU's links, once.
+type linkWatch struct {
+	timeline.GPUSink
+
+	log *slog.Logger
+
+	mu     sync.Mutex
+	before map[int]timeline.Inventory
+}
+
+// watchLinks tells next, and the log, what changes about links.
+func watchLinks(next timeline.GPUSink, log *slog.Logger) *linkWatch {
+	return &linkWatch{GPUSink: next, log: log, before: map[int]timeline.Inventory{}}
+}
+
+// AddInventory looks for links that went down or lost lanes, or came back, and hands the inventory on.
+func (w *linkWatch) AddInventory(v timeline.Inventory) {
+	w.mu.Lock()
+	before, told := w.before[v.GPU]
+	w.before[v.GPU] = v
+	w.mu.Unlock()
+	if told {
+		if change := linkChanges(&before, &v); change != "" {
+			e := timeline.Event{At: v.At, Kind: timeline.EventInventory, GPU: v.GPU, Detail: change + ": " + surroundings(&v)}
+			w.log.Warn("links of a gpu changed", slog.Int("gpu", v.GPU), slog.String("detail", e.Detail))
+			w.AddEvent(e)
+		}
+	}
+	if to, ok := w.GPUSink.(timeline.InventorySink); ok {
+		to.AddInventory(v)
+	}
+}
+
+// maxNamed is how many links are named one by one.
+const maxNamed = 4
+
+// linkChanges says which links went down or came up, and whether the PCIe link has other lanes; nothing where either
+// inventory does not tell.
+func linkChanges(before, now *timeline.Inventory) string {
+	var parts, down, up []string
+	for i := range min(len(before.NVLinks), len(now.NVLinks)) {
+		was, is := before.NVLinks[i], now.NVLinks[i]
+		switch {
+		case was.Up && !is.Up && was.PeerBusID != "":
+			down = append(down, fmt.Sprintf("%d to %s", was.Link, was.PeerBusID))
+		case was.Up && !is.Up:
+			down = append(down, strconv.Itoa(was.Link))
+		case is.Up && !was.Up:
+			up = append(up, strconv.Itoa(is.Link))
+		}
+	}
+	for _, c := range []struct {
+		links []string
+		what  string
+	}{{down, "down"}, {up, "up again"}} {
+		switch n := len(c.links); {
+		case n > maxNamed:
+			parts = append(parts, fmt.Sprintf("%d NVLinks are %s", n, c.what))
+		case n > 1:
+			parts = append(parts, fmt.Sprintf("NVLinks %s are %s", strings.Join(c.links, ", "), c.what))
+		case n == 1:
+			parts = append(parts, fmt.Sprintf("NVLink %s is %s", c.links[0], c.what))
+		}
+	}
+	if before.PCIeWidth > 0 && now.PCIeWidth > 0 && before.PCIeWidth != now.PCIeWidth {
+		parts = append(parts, fmt.Sprintf("PCIe has %d lanes and had %d", now.PCIeWidth, before.PCIeWidth))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // surroundings puts what is around a GPU into one line.
@@ -207,7 +280,11 @@ func surroundings(v *timeline.Inventory) string {
 		parts = append(parts, fmt.Sprintf("NUMA node %d", *h.NUMANode))
 	}
 	if h.PCIeMaxGen > 0 {
-		parts = append(parts, fmt.Sprintf("PCIe %d x%d at most", h.PCIeMaxGen, h.PCIeMaxWidth))
+		pcie := fmt.Sprintf("PCIe %d x%d at most", h.PCIeMaxGen, h.PCIeMaxWidth)
+		if v.PCIeWidth > 0 && v.PCIeWidth < v.PCIeMaxWidth {
+			pcie += fmt.Sprintf(", x%d now", v.PCIeWidth)
+		}
+		parts = append(parts, pcie)
 	}
 	if h.AppSMClockHz > 0 {
 		parts = append(parts, fmt.Sprintf("application clocks %.0f and %.0f MHz", h.AppSMClockHz/1e6, h.AppMemClockHz/1e6))
