@@ -22,8 +22,8 @@ func TestAnAgentLivesWithoutItsHelper(t *testing.T) {
 		want   []string
 		log    string
 	}{
-		"a helper that dies":         {dying, []string{"counters stopped: ", `"last_loss": `, "the driver is gone", `"restarts": 1`}, "gpu helper lost"},
-		"a helper that is not there": {"/no/such/helper", []string{"counters stopped: ", "no such file or directory"}, "gpu helper lost"},
+		"a helper that dies":         {dying, []string{"no counters: ", `"last_loss": `, "the driver is gone", `"restarts": 1`}, "gpu helper lost"},
+		"a helper that is not there": {"/no/such/helper", []string{"no counters: ", "no such file or directory"}, "gpu helper lost"},
 		"no helper found":            {"", []string{"no counters: "}, "no counters: helper not found"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -62,6 +63,7 @@ type session struct {
 	aligner Aligner
 	last    uint64 // sequence of the newest report taken
 	ref     uint64 // newest number given to a request of Submit
+	wide    map[uint64]time.Duration
 
 	heard timeline.Instant // guarded by the handler's lock
 }
@@ -118,6 +120,7 @@ func (h *handler) Report(_ context.Context, req *connect.Request[pb.ReportReques
 		return nil, invalid(left.first)
 	}
 	s.last = m.GetSequence()
+	batch.widen(s.wide)
 	batch.deliver(s.sink)
 	resp.Accepted, resp.Refused = rows-left.rows, left.rows
 	resp.T3Ns = int64(h.cfg.Now())
@@ -192,7 +195,7 @@ func (h *handler) session(o *pb.Origin) (*session, Source, error) {
 			return nil, src, connect.NewError(connect.CodePermissionDenied, fmt.Errorf("origin.source: %q may not report here", src.Name))
 		}
 		h.forgetOldest()
-		s = &session{sink: sink}
+		s = &session{sink: sink, wide: map[uint64]time.Duration{}}
 		if !src.Local && h.cfg.Aligner != nil {
 			s.aligner = h.cfg.Aligner(src)
 		}

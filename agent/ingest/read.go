@@ -14,6 +14,7 @@ import (
 type batch struct {
 	opened, closed []timeline.Request
 	tokens         []timeline.TokenEvent
+	bounds         []time.Duration // of each token, where the clock is another; nil: none has any
 }
 
 // deliver hands a batch to a sink, in an order in which each request is opened, gets tokens and is closed.
@@ -74,13 +75,33 @@ func readReport(m *pb.ReportRequest, src Source, conv converter, in within, left
 	var errs [3]error
 	b.opened, errs[0] = read("opened", m.GetOpened())
 	b.closed, errs[1] = read("closed", m.GetClosed())
-	b.tokens, errs[2] = readTokens(m.GetTokens(), conv, in, left)
+	b.tokens, b.bounds, errs[2] = readTokens(m.GetTokens(), conv, in, left)
 	for _, err := range errs {
 		if err != nil {
 			return batch{}, err
 		}
 	}
 	return b, nil
+}
+
+// maxWide bounds the requests whose widest bound a session keeps.
+const maxWide = 1 << 14
+
+// widen has each request that ends carry the widest bound of any of its tokens: earlier ones were placed by what was
+// known of the clock then. wide keeps it for those that go on.
+func (b *batch) widen(wide map[uint64]time.Duration) {
+	if len(wide) > maxWide {
+		clear(wide) // of a reporter that closes nothing
+	}
+	for i, bound := range b.bounds {
+		ref := b.tokens[i].Ref
+		wide[ref] = max(wide[ref], bound)
+	}
+	for i := range b.closed {
+		r := &b.closed[i]
+		r.ClockBound = max(r.ClockBound, wide[r.Ref])
+		delete(wide, r.Ref)
+	}
 }
 
 // stamps converts times and remembers the first fault and the widest bound.
@@ -160,18 +181,19 @@ func readRequest(r *pb.Request, src Source, conv converter, in within) (timeline
 	return q, s.err
 }
 
-func readTokens(t *pb.Tokens, conv converter, in within, left *leave) ([]timeline.TokenEvent, error) {
+func readTokens(t *pb.Tokens, conv converter, in within, left *leave) ([]timeline.TokenEvent, []time.Duration, error) {
 	n := len(t.GetRef())
 	if n == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	events := make([]timeline.TokenEvent, 0, n)
+	var bounds []time.Duration
 	newest := make(map[uint64]timeline.Instant, 64)
 	var at int64
 	for i, ref := range t.GetRef() {
 		at += t.GetAtDeltaNs()[i]
 		if at <= 0 {
-			return nil, fmt.Errorf("tokens.at_delta_ns[%d]: %w", i, errNegative)
+			return nil, nil, fmt.Errorf("tokens.at_delta_ns[%d]: %w", i, errNegative)
 		}
 		s := stamps{conv: conv, in: in}
 		e := timeline.TokenEvent{
@@ -187,17 +209,20 @@ func readTokens(t *pb.Tokens, conv converter, in within, left *leave) ([]timelin
 			if left.out(err) {
 				continue
 			}
-			return nil, err
+			return nil, nil, err
 		}
 		e.After = e.At.Add(-time.Duration(min(row(t.GetUncertainNs(), i, 0), int64(e.At)-1)))
 		if e.At < newest[ref].Add(-maxInversion) {
-			return nil, fmt.Errorf("tokens.at_delta_ns[%d]: %w", i, errOrder)
+			return nil, nil, fmt.Errorf("tokens.at_delta_ns[%d]: %w", i, errOrder)
 		}
 		e.At = max(e.At, newest[ref])
 		newest[ref] = e.At
 		events = append(events, e)
+		if s.bound > 0 {
+			bounds = append(bounds, s.bound)
+		}
 	}
-	return events, nil
+	return events, bounds, nil
 }
 
 // maxInversion is by how much an event of a stream may be stamped before the event it follows. An event that was
