@@ -135,6 +135,9 @@ const (
 	expertRate = 0.55
 	// expertTile is the least number of rows that the tile of an expert holds.
 	expertTile = 16
+	// expertPasses is how often the routed tokens are written and read on their way: quantized, gathered, out of the
+	// first product, into the activation and out, out of the second product, and summed.
+	expertPasses = 9
 	// scatterSeconds is what a token costs in a layer with experts outside the products: it is quantized, gathered into
 	// the order of the experts, scattered back and summed, with random access by warps that mostly wait (calibrated on
 	// the same row).

@@ -162,7 +162,8 @@ func (p *plant) experts(pr *program, st *step, c *condition, own float64) {
 		tiles = math.Ceil(each/64) * 64
 	}
 	bytes := held * touched * p.weightBits / 8
-	bytes += 3 * rows * float64(m.Hidden) * 2 * spill(rows*float64(m.Hidden)*2, p.gpu.L2Bytes)
+	buffer := rows * float64(m.Hidden) * 2
+	bytes += expertPasses / 2 * buffer * spill(buffer, p.gpu.L2Bytes)
 	tensor := 2 * one * here * tiles / (p.flops * expertRate * c.clock)
 	size := one * p.weightBits / 8
 	reach := size / (size + expertLead)
@@ -174,7 +175,11 @@ func (p *plant) experts(pr *program, st *step, c *condition, own float64) {
 	k.SM *= min(1, 0.3+0.7*touched)
 	pr.add(k)
 	scatter := rows / float64(m.TopK) * scatterSeconds / max(1, p.gpuScale())
-	pr.add(Kernel{Seconds: scatter * p.ticks(c), SM: 0.9, Occ: 0.35, GR: 1, Limiter: LimitOther})
+	moved := expertPasses / 2 * buffer * spill(buffer, p.gpu.L2Bytes)
+	pr.add(Kernel{
+		Seconds: max(scatter*p.ticks(c), moved/(p.peak*p.stream*c.bandwidth)*c.slow), Bytes: moved, SM: 0.9, Occ: 0.35, GR: 1,
+		Limiter: LimitOther,
+	})
 	pr.add(Kernel{Seconds: routeSeconds * p.ticks(c), SM: 0.06, Occ: 0.02, GR: 1, Limiter: LimitLaunch})
 }
 

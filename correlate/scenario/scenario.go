@@ -243,6 +243,22 @@ func (f CounterFault) Number(key string, otherwise float64) (float64, error) {
 	return n, nil
 }
 
+// DurationOr is Duration of an argument that cannot be read as well: then it is otherwise too.
+func (f CounterFault) DurationOr(key string, otherwise time.Duration) time.Duration {
+	if d, err := f.Duration(key, otherwise); err == nil {
+		return d
+	}
+	return otherwise
+}
+
+// NumberOr is Number of an argument that cannot be read as well: then it is otherwise too.
+func (f CounterFault) NumberOr(key string, otherwise float64) float64 {
+	if n, err := f.Number(key, otherwise); err == nil {
+		return n
+	}
+	return otherwise
+}
+
 //go:embed library/*.scenario
 var library embed.FS
 
