@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/tpotscope/tpotscope/correlate/scenario"
 )
 
 const closedLoop = "seed %d\nduration %s\ngpu h100\ntarget main model=Llama-3.1-8B dtype=%s\n%sload streams=8 prompt=300..500 output=200..300\n"
@@ -16,7 +18,7 @@ func TestProbeIt(t *testing.T) {
 		"fallback": simulate(t, fmt.Sprintf(closedLoop, 107, "60s", "bf16", ""), rig{seen: 1, noise: 0.01, dtype: "fp8"}),
 		"same":     simulate(t, fmt.Sprintf(closedLoop, 107, "60s", "bf16", ""), rig{seen: 1, noise: 0.01}),
 		"eager":    simulate(t, fmt.Sprintf(closedLoop, 107, "60s", "bf16", "engine graphs=off\n"), rig{seen: 1, noise: 0.01}),
-		"slow":     simulate(t, fmt.Sprintf(closedLoop, 107, "60s", "bf16", ""), rig{seen: 1, noise: 0.01, dtype: "w8a16", tune: slowDequant}),
+		"slow":     simulate(t, fmt.Sprintf(closedLoop, 107, "60s", "bf16", ""), rig{seen: 1, noise: 0.01, dtype: "w8a16", tune: func(s *scenario.Scenario) { slowDequant(s, 8) }}),
 	} {
 		t.Log(time.Since(start))
 		s2 := time.Now()

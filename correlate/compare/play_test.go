@@ -221,15 +221,15 @@ func figures(r *compare.Report) string {
 		r.Matched.Bins, r.Matched.BlocksA, r.Matched.BlocksB, r.Split.Loop, strings.Join(parts, ", "))
 }
 
-// slowDequant reads weights in eight bits and widens them at a twelfth of the tensor cores' rate before each product: the
-// bytes fall, and the time does not.
-func slowDequant(s *scenario.Scenario) {
+// slowDequant reads weights in eight bits and widens them before each product, which takes so many times what the product
+// does: the bytes fall, and the time does not.
+func slowDequant(s *scenario.Scenario, times float64) {
 	d, err := hardware.LookupDType("w8a16")
 	if err != nil {
 		return
 	}
 	s.Targets[0].DType = d
 	for i := range s.GPUs {
-		s.GPUs[i].Rates.BF16 /= 12
+		s.GPUs[i].Rates.BF16 /= times
 	}
 }
