@@ -19,7 +19,7 @@ import (
 // commands are all subcommands.
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
-		a.recordCommand(), a.reportCommand(),
+		a.recordCommand(), a.reportCommand(), a.compareCommand(),
 		a.agentCommand(), a.burstCommand(), a.proxyCommand(),
 		a.doctorCommand(), a.configCommand(), a.demoCommand(), a.versionCommand(),
 		a.importCommand(), a.exportCommand(), a.seriesCommand(),

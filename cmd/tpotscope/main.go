@@ -26,6 +26,7 @@ const (
 	exitUsage      = 2
 	exitEvidence   = 3   // not enough evidence to say anything
 	exitNegative   = 4   // a negative verdict
+	exitChange     = 10  // a significant change
 	exitCannotRun  = 126 // CMD is there and cannot be run, as shells have it
 	exitNotFound   = 127 // CMD is not there
 	exitInterrupt  = 130
