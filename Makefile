@@ -104,6 +104,10 @@ bench: ## benchmarks, ten runs each, for benchstat
 bench-relay: build ## the relay beside httputil.ReverseProxy, nginx and HAProxy in one run
 	deploy/e2e/relay/run
 
+.PHONY: bench-engine
+bench-engine: build ## tokens a second on one core, and a report on a million requests beside DuckDB (needs PyPI)
+	deploy/e2e/offline/run
+
 .PHONY: bench-agent
 bench-agent: build nvmlsim ## what agent and helper cost: 8 simulated GPUs, 256 streams x 50 tokens/s
 	cd deploy/e2e/load && CGO_ENABLED=0 $(GO) run . -bin $(BIN)
