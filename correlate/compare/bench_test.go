@@ -44,7 +44,7 @@ func TestBenchCompare(t *testing.T) {
 
 // benchSame compares two stretches of one server's life, under four loads in turn.
 func benchSame(t *testing.T) {
-	n := pairs(100, 8)
+	n := pairs(100, 4)
 	loads := []string{
 		"load streams=8 prompt=300..500 output=200..300",
 		"load streams=48 prompt=100..900 output=50..400",
@@ -70,7 +70,7 @@ func benchSame(t *testing.T) {
 
 // benchHits compares a build with itself while twice as much of the prompts is found in the cache.
 func benchHits(t *testing.T) {
-	n := pairs(100, 4)
+	n := pairs(100, 2)
 	got := count{}
 	for i := range n {
 		one := func(seed, prefix int) *played {
@@ -92,7 +92,7 @@ func benchHits(t *testing.T) {
 
 // benchBuilds compares builds of which it is known what they do.
 func benchBuilds(t *testing.T) {
-	n := pairs(25, 2)
+	n := pairs(25, 1)
 	loads := []string{
 		"load streams=8 prompt=300..500 output=200..300\n",
 		"load streams=32 prompt=200..400 output=100..300\n",
@@ -144,7 +144,7 @@ func benchBuilds(t *testing.T) {
 // benchEndogenous takes ten percent of the bandwidth from a server under arrivals that stay: the batch grows, and is not
 // the cause. The truth is the timeline's own: how much longer the memory-limited kernels of A's steps would take.
 func benchEndogenous(t *testing.T) {
-	n := pairs(100, 4)
+	n := pairs(100, 2)
 	rates := []float64{1.1, 1.6, 2.1, 2.5, 2.8}
 	near, top := 0, 0
 	var worst, lowest, highest float64

@@ -287,6 +287,9 @@ func (r *Recording) arm() *arm {
 			x.requests = append(x.requests, q)
 		}
 	}
+	if told := slices.DeleteFunc(slices.Clone(x.cells), func(c cell) bool { return c.byProbe }); 2*len(told) >= len(x.cells) {
+		x.cells = told // the others lie before the first scrapes, or between two lives of the engine
+	}
 	slices.SortStableFunc(x.cells, func(a, b cell) int { return int(min(1, max(-1, a.at.Start-b.at.Start))) })
 	r.describe(x)
 	return x
