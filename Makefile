@@ -100,6 +100,10 @@ e2e-nvmlclients: nvmlsim ## programs that others wrote (nvidia-ml-py, nvitop, gp
 bench: ## benchmarks, ten runs each, for benchstat
 	$(GO) test -run '^$$' -bench . -benchmem -count 10 ./... | tee $(BIN)/bench.txt
 
+.PHONY: bench-verdict
+bench-verdict: ## what is said beside what is true: every figure with its bar and its seeds (HOLDOUT=1: seeds and ranges held out)
+	TPOTSCOPE_BENCH=$(if $(HOLDOUT),holdout,1) $(GO) test -count=1 -timeout 20m -v -run '^TestBench(Verdict|Compare)$$' ./correlate ./correlate/compare
+
 .PHONY: bench-relay
 bench-relay: build ## the relay beside httputil.ReverseProxy, nginx and HAProxy in one run
 	deploy/e2e/relay/run

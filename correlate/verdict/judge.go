@@ -259,7 +259,7 @@ func capAll(in *Input, p part, v *Verdict) {
 	if busyPart(in) < 1 {
 		v.cap(timeline.Low, "no request ran for a part of the time")
 	}
-	if !p.hasS {
+	if !p.hasS && v.Label != timeline.Memory && v.Label != timeline.Compute && v.Label != timeline.Balanced { // those rest on the roofs alone
 		v.cap(timeline.Medium, "SM activity is not read")
 	}
 	if in.WindowS >= longWindow {

@@ -101,7 +101,7 @@ func waitRung(in *Input, p part, sh timeline.Shares, v *Verdict) (rung, bool) {
 		}
 	}
 	label, why := decodeWait(p, sh)
-	return waited(in, label, why)
+	return waited(in, v, label, why)
 }
 
 // decodeWait tells whether the host or the launches held a cell that only decoded, and how that shows. The GPU waits
@@ -138,8 +138,9 @@ func mixedWaits(p part, sh timeline.Shares) (timeline.Label, string) {
 }
 
 // waited makes a rung of a label of waiting. A bubble of the pipeline and a rank without work leave the same gaps as a
-// slow host does, with and without the counter that parts gaps from launches.
-func waited(in *Input, label timeline.Label, why string) (rung, bool) {
+// slow host does, with and without the counter that parts gaps from launches; and kernels of ranks that wait for each
+// other are resident on few SMs.
+func waited(in *Input, v *Verdict, label timeline.Label, why string) (rung, bool) {
 	switch {
 	case label == "":
 		return rung{}, false
@@ -147,6 +148,10 @@ func waited(in *Input, label timeline.Label, why string) (rung, bool) {
 		return rung{label: timeline.Undetermined, reason: ReasonPipeline}, true
 	case label != timeline.Launch && in.IdleRank:
 		return rung{label: timeline.Undetermined, reason: ReasonIdleRank}, true
+	}
+	unfilled := label == timeline.Launch || label == timeline.HostOrLaunch && (!in.Graphics.OK() || v.Shares.Launch >= v.Shares.Host)
+	if in.Parallel > 1 && unfilled {
+		return rung{label, why, timeline.Low, "collectives leave SMs unfilled as launches do"}, true
 	}
 	return rung{label: label, reason: why, ceiling: timeline.High}, true
 }
@@ -193,8 +198,10 @@ func mixedRung(in *Input, p part, at point, v *Verdict) rung {
 		return roof(timeline.Compute, "compute", c, at.low.compute, in.Eta.TensorOrigin)
 	}
 	label, reason := mixedWaits(p, v.Shares)
-	if r, ok := waited(in, label, reason); ok {
-		r.ceiling, r.why = most, why
+	if r, ok := waited(in, v, label, reason); ok {
+		if r.ceiling > most {
+			r.ceiling, r.why = most, why
+		}
 		return r
 	}
 	if !counted {

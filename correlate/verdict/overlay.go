@@ -134,3 +134,23 @@ func slowClockRank(ranks []Rank) (slowest, bool) {
 	}
 	return slowest{}, false
 }
+
+// ClockEffect is what a lower SM clock does to the time per token.
+type ClockEffect struct {
+	Most   float64 // that the shares allow
+	Blamed float64 // of what was observed
+	Weak   bool    // less than half of the clock's own change
+}
+
+// EffectOfClock says how much of a time per token that is observed times what it was at the clock before may be blamed on
+// the clock after. Neither DRAM nor host slow down with the SMs, so that only the rest of the time stretches, by the ratio
+// of the clocks at most.
+func EffectOfClock(s timeline.Shares, observed, before, after float64) ClockEffect {
+	if before <= 0 || after <= 0 || after >= before {
+		return ClockEffect{Weak: true}
+	}
+	change := before/after - 1
+	most := (s.Compute + s.Other + s.Launch) * change
+	blamed := min(most, max(0, observed-1))
+	return ClockEffect{Most: most, Blamed: blamed, Weak: blamed < change/2}
+}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"gonum.org/v1/gonum/stat/distuv"
+
 	"github.com/tpotscope/tpotscope/correlate/stats"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
@@ -260,7 +262,9 @@ func intervalConfidence(cells []Timed, out *Verdict) timeline.Confidence {
 			}
 			xs[i] = sum / float64(group)
 		}
-		return stats.Bootstrap{Block: (block + group - 1) / group, Resamples: resamples, Rand: rng}.Mean(xs)
+		draw := stats.Bootstrap{Block: (block + group - 1) / group, Resamples: resamples, Rand: rng}
+		iv, ok := draw.Mean(xs)
+		return fewValues(iv, xs, draw.Blocks(len(xs))), ok
 	}
 	if c, ok := holds(high, interval, halfHigh, out); ok && c {
 		return timeline.High
@@ -273,6 +277,20 @@ func intervalConfidence(cells []Timed, out *Verdict) timeline.Confidence {
 	}
 	out.Caps = append(out.Caps, "the interval crosses a threshold")
 	return timeline.Low
+}
+
+// fewValues widens the interval of a mean for values that are much alike: so many tell their spread no better than
+// n(1-r)/(1+r) that are not. The interval counts on one and a half times the blocks.
+func fewValues(iv timeline.Interval, xs []float64, blocks int) timeline.Interval {
+	t := func(freedom float64) float64 {
+		return distuv.StudentsT{Mu: 0, Sigma: 1, Nu: max(2, freedom)}.Quantile(0.975)
+	}
+	factor := t(stats.EffectiveCount(xs)-1) / t(1.5*float64(blocks-1))
+	if factor <= 1 {
+		return iv
+	}
+	mid, half := (iv.Low+iv.High)/2, factor*(iv.High-iv.Low)/2
+	return timeline.Interval{Low: mid - half, High: mid + half}
 }
 
 // maxUnits bounds the values that are drawn from: longer runs are averaged over neighbours first, which only makes the
@@ -318,4 +336,34 @@ func seed(cells []Timed) uint64 {
 		put(math.Float64bits(cells[i].Verdict.C))
 	}
 	return h.Sum64()
+}
+
+// Sheet compares what a device reached with what is achievable of its kind.
+type Sheet struct {
+	Reached float64 // of the achievable DRAM rate, while SMs were busy: the 99th percentile over cells
+	Cells   int     // that were memory-bound
+	Short   bool    // by more than what kernels differ by: a finding
+}
+
+// shortOfSheet is what healthy devices reach at least under memory-bound load.
+const shortOfSheet = 0.9
+
+// AgainstSheet reports what a device reached in those cells that were memory-bound by decode alone, and false if there are
+// too few. What is achievable comes from the kind of the device, never from its own history, which a device that was slow
+// from its first boot on would have made its own measure.
+func AgainstSheet(cells []Timed) (Sheet, bool) {
+	var reached []float64
+	for i := range cells {
+		v := &cells[i].Verdict
+		busy := v.Shares.Memory + v.Shares.Compute + v.Shares.Other
+		if v.Label == timeline.Memory && !v.Mixed && busy > 0 {
+			reached = append(reached, min(1, v.D/busy))
+		}
+	}
+	if len(reached) < stats.MinBlocks {
+		return Sheet{Cells: len(reached)}, false
+	}
+	slices.Sort(reached)
+	p99, _ := stats.Quantile(reached, 0.99, stats.Linear)
+	return Sheet{Reached: p99, Cells: len(reached), Short: p99 < shortOfSheet}, true
 }
