@@ -56,19 +56,7 @@ func (s *Scenario) has(kind FaultKind) bool {
 // sent returns the chunks of a request. The lag is that of the loop at the moment, and so the same for all requests
 // that have tokens in a step. What comes while the front end stalls, or before the client reads again, comes together.
 func (tl *Timeline) sent(q *Request, front *FrontSpec, slow bool) []Chunk {
-	list := make([]Chunk, 0, len(q.Tokens))
-	var held Chunk // what waits for more tokens to leave with
-	flush := func(at time.Duration) {
-		if held.Tokens == 0 {
-			return
-		}
-		if n := len(list); n > 0 && list[n-1].At >= at {
-			list[n-1].Tokens += held.Tokens
-		} else {
-			list = append(list, Chunk{at, held.Tokens})
-		}
-		held = Chunk{}
-	}
+	line := merger{within: front.Merge}
 	for _, c := range grouped(q.Tokens) {
 		at := c.At
 		if front.Lag > 0 {
@@ -76,25 +64,53 @@ func (tl *Timeline) sent(q *Request, front *FrontSpec, slow bool) []Chunk {
 			at += time.Duration(float64(front.Lag) * draw)
 		}
 		at = tl.scenario.stalled(q.Target, at)
-		if slow && front.SlowEvery > 0 {
-			at = (at-q.Arrival+front.SlowEvery-1)/front.SlowEvery*front.SlowEvery + q.Arrival
+		if slow && front.SlowEvery > 0 { // at the next time it reads
+			at += (front.SlowEvery - (at-q.Arrival)%front.SlowEvery) % front.SlowEvery
 		}
-		if n := len(list); n > 0 {
-			at = max(at, list[n-1].At)
-		}
-		if held.Tokens > 0 && at > held.At+front.Merge {
-			flush(held.At + front.Merge)
-		}
-		if held.Tokens == 0 {
-			held.At = at
-		}
-		held.Tokens += c.Tokens
-		if front.Merge == 0 || len(list) == 0 { // the first token never waits for others
-			flush(at)
+		line.add(at, c.Tokens)
+	}
+	line.flush()
+	return line.out
+}
+
+// merger joins chunks that come close together.
+type merger struct {
+	within time.Duration
+	held   Chunk // waits for more tokens to leave with
+	out    []Chunk
+}
+
+func (m *merger) add(at time.Duration, tokens int) {
+	if n := len(m.out); n > 0 {
+		at = max(at, m.out[n-1].At) // nothing overtakes
+	}
+	if m.held.Tokens > 0 && at > m.held.At {
+		m.flush()
+	}
+	if m.held.Tokens == 0 {
+		m.held.At = at
+		if len(m.out) > 0 { // the first token waits for no other
+			m.held.At += m.within
 		}
 	}
-	flush(held.At + front.Merge)
-	return list
+	m.held.Tokens += tokens
+	if m.held.At == at {
+		m.flush()
+	}
+}
+
+// flush sends what is held.
+func (m *merger) flush() {
+	n := len(m.out)
+	switch {
+	case m.held.Tokens == 0:
+		return
+	case n > 0 && m.out[n-1].At >= m.held.At:
+		m.out[n-1].Tokens += m.held.Tokens
+	default:
+		m.out = append(m.out, m.held)
+	}
+	m.held = Chunk{}
 }
 
 // stalled returns when what is ready at a moment leaves the front end.

@@ -193,7 +193,7 @@ func (p *plant) adapters(pr *program, st *step, c *condition, b *batch, n float6
 		return
 	}
 	m := &p.model
-	width := float64(m.Hidden)*4 + float64(m.Heads*m.HeadDim)*2 + float64(m.KVHeads*m.HeadDim)*2 + float64(m.Intermediate)*3
+	width := float64(m.Hidden)*7 + float64(m.Heads*m.HeadDim)*2 + float64(m.KVHeads*m.HeadDim)*2 + float64(m.Intermediate)*3
 	params := width * float64(p.spec.Engine.AdapterRank) / p.tensorRanks
 	bytes := params * 2 * float64(b.adapters)
 	tensor := 2 * params * max(n, 16*float64(b.adapters)) / (p.narrow * c.clock)

@@ -101,9 +101,6 @@ func (f CounterFault) concerns(c timeline.Counter) bool {
 
 // states tells what cannot be read, and when someone else computes on the GPU.
 func (o *observer) states(gpu int) {
-	tell := func(at time.Duration, call string, s timeline.State) {
-		o.out.Events = append(o.out.Events, timeline.Capability{GPU: gpu, Call: call, State: s}.Event(o.at(at)))
-	}
 	states := map[string]timeline.State{
 		"unsupported": timeline.StateUnsupported, "no_permission": timeline.StateNoPermission, "untrusted": timeline.StateUntrusted,
 		"lost": timeline.StateLost,
@@ -114,22 +111,26 @@ func (o *observer) states(gpu int) {
 			continue
 		}
 		for c := timeline.GraphicsUtil; c <= timeline.DRAMUtil; c++ {
-			if !f.concerns(c) {
-				continue
-			}
-			tell(f.Over.From, c.String(), state)
-			if f.Over.To < o.tl.Duration() {
-				tell(f.Over.To, c.String(), timeline.StateOK)
+			if f.concerns(c) {
+				o.tell(gpu, c.String(), state, f.Over)
 			}
 		}
 	}
 	for _, f := range o.tl.scenario.Faults {
 		if f.Kind == Neighbour && (f.GPU < 0 || f.GPU == gpu) {
-			tell(f.Over.From, timeline.ForeignProcess, timeline.StateUntrusted)
-			if f.Over.To < o.tl.Duration() {
-				tell(f.Over.To, timeline.ForeignProcess, timeline.StateOK)
-			}
+			o.tell(gpu, timeline.ForeignProcess, timeline.StateUntrusted, f.Over)
 		}
+	}
+}
+
+// tell says that something is in a state over a span, and well after it.
+func (o *observer) tell(gpu int, call string, state timeline.State, over Span) {
+	say := func(at time.Duration, s timeline.State) {
+		o.out.Events = append(o.out.Events, timeline.Capability{GPU: gpu, Call: call, State: s}.Event(o.at(at)))
+	}
+	say(over.From, state)
+	if over.To < o.tl.Duration() {
+		say(over.To, timeline.StateOK)
 	}
 }
 
@@ -209,7 +210,7 @@ func (o *observer) read(s, last *timeline.Sample, gpu int, c timeline.Counter, f
 // seen returns the moment whose counters a call at t gets to see.
 func (o *observer) seen(t, phase, lag time.Duration) time.Duration {
 	if o.in.Refresh > 0 {
-		t = (t-phase)/o.in.Refresh*o.in.Refresh + phase
+		t -= (t - phase + o.in.Refresh) % o.in.Refresh
 	}
 	return max(0, t-lag)
 }
@@ -245,13 +246,21 @@ func (o *observer) scrapes(target int) {
 			c timeline.EngineCounter
 			v float64
 		}{
-			{timeline.Running, float64(st.Running)}, {timeline.Waiting, float64(st.Waiting)}, {timeline.KVUsage, st.KVUsage},
-			{timeline.KVBlocks, float64(st.KVBlocks)}, {timeline.KVBlockSize, float64(st.BlockSize)},
-			{timeline.PromptTotal, float64(st.PromptTokens)}, {timeline.OutputTotal, float64(st.OutputTokens)},
-			{timeline.PreemptTotal, float64(st.Preemptions)}, {timeline.StepTotal, float64(st.Steps)},
-			{timeline.PrefixQueries, float64(st.PrefixQueries)}, {timeline.PrefixHits, float64(st.PrefixHits)},
-			{timeline.ITLSum, st.ITLSum}, {timeline.ITLCount, float64(st.ITLCount)},
-			{timeline.TTFTSum, st.TTFTSum}, {timeline.TTFTCount, float64(st.TTFTCount)},
+			{timeline.Running, float64(st.Running)},
+			{timeline.Waiting, float64(st.Waiting)},
+			{timeline.KVUsage, st.KVUsage},
+			{timeline.KVBlocks, float64(st.KVBlocks)},
+			{timeline.KVBlockSize, float64(st.BlockSize)},
+			{timeline.PromptTotal, float64(st.PromptTokens)},
+			{timeline.OutputTotal, float64(st.OutputTokens)},
+			{timeline.PreemptTotal, float64(st.Preemptions)},
+			{timeline.StepTotal, float64(st.Steps)},
+			{timeline.PrefixQueries, float64(st.PrefixQueries)},
+			{timeline.PrefixHits, float64(st.PrefixHits)},
+			{timeline.ITLSum, st.ITLSum},
+			{timeline.ITLCount, float64(st.ITLCount)},
+			{timeline.TTFTSum, st.TTFTSum},
+			{timeline.TTFTCount, float64(st.TTFTCount)},
 			{timeline.FinishedTotal, float64(st.Finished)},
 		} {
 			s.Put(v.c, v.v)

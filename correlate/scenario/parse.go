@@ -59,7 +59,7 @@ var keywords = map[string]func(*parser, []string) error{
 //	                                              long_prompt FACTOR
 //	counter lag=300ms gpu=0 10s..20s              of the instrument: gap, nan, frozen, lag, jitter, hang, lost, ...
 //	probe coverage=30% clock_bound=2ms
-//	phase steady 2s..20s
+//	phase steady label=memory 2s..20s             or overlay=, grade=, gate=: what the phase is made to show
 //
 // An error names the file, the line, what is wrong and the nearest known word.
 func Parse(name string, r io.Reader) (*Scenario, error) {

@@ -112,7 +112,7 @@ func (p Point) withDefaults() Point {
 }
 
 // target looks up what the point names.
-func (p *Point) target() (hardware.GPU, TargetSpec, error) {
+func (p Point) target() (hardware.GPU, TargetSpec, error) {
 	t := TargetSpec{Name: "main", TP: p.TP, PP: p.PP, DP: p.DP, Skew: defaultSkew, Engine: DefaultEngine()}
 	var g hardware.GPU
 	var err error
@@ -157,7 +157,7 @@ func (p Point) Scenario() (*Scenario, error) {
 	}
 	s := &Scenario{
 		Name: "point", Seed: p.Seed, Length: p.Length, Probe: p.Probe,
-		Phases: []Phase{{"steady", p.Steady()}},
+		Phases: []Phase{{Name: "steady", Span: p.Steady()}},
 	}
 	for i := range t.Ranks() {
 		s.GPUs, t.GPUs = append(s.GPUs, g), append(t.GPUs, i)
@@ -174,7 +174,7 @@ func (p Point) Scenario() (*Scenario, error) {
 }
 
 // loads are the sequences that decode, and the prompts whose chunks share their steps.
-func (p *Point) loads() []Load {
+func (p Point) loads() []Load {
 	output := p.Output
 	if output == 0 {
 		output = 1 + int(p.Length/(2*time.Millisecond)) // no step is shorter

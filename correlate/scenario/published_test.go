@@ -29,7 +29,12 @@ func report(t *testing.T, unit string, rows []published) {
 	t.Helper()
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "\nrow\tphysics %s\tpublished %s\terror\ttolerance\t\n", unit, unit)
+	line := func(format string, args ...any) {
+		if _, err := fmt.Fprintf(w, format, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	line("\nrow\tphysics %s\tpublished %s\terror\ttolerance\t\n", unit, unit)
 	var sum float64
 	var n int
 	for _, r := range rows {
@@ -43,7 +48,7 @@ func report(t *testing.T, unit string, rows []published) {
 		default:
 			sum, n = sum+math.Abs(e), n+1
 		}
-		fmt.Fprintf(w, "%s\t%.4g\t%.4g\t%+.1f %%\t%.0f %%\t%s\n", r.name, r.got, r.want, e*100, r.tolerance*100, note)
+		line("%s\t%.4g\t%.4g\t%+.1f %%\t%.0f %%\t%s\n", r.name, r.got, r.want, e*100, r.tolerance*100, note)
 		if r.tolerance > 0 && math.Abs(e) > r.tolerance {
 			t.Errorf("%s: %.4g, published %.4g: off by %+.1f %%, want within %.0f %%", r.name, r.got, r.want, e*100, r.tolerance*100)
 		}

@@ -257,7 +257,7 @@ func (e *engine) idle() {
 	conds := make([]condition, len(e.spec.GPUs))
 	for rank, gpu := range e.spec.GPUs {
 		conds[rank] = e.condition(rank)
-		e.strangers(&conds[rank], gpu, &until)
+		e.strangers(gpu, &until)
 	}
 	e.track.steps = append(e.track.steps, st)
 	d := until - e.now

@@ -188,7 +188,7 @@ func (e *engine) assemble() step {
 	most, seqs := 0, 0
 	for i := range e.replicas {
 		r := &e.replicas[i]
-		e.sum(&st, r, st.batches[i*e.spec.PP:(i+1)*e.spec.PP])
+		e.sum(r, st.batches[i*e.spec.PP:(i+1)*e.spec.PP])
 		st.running, st.waiting = st.running+len(r.running), st.waiting+len(r.waiting)
 		seqs = max(seqs, len(r.parts))
 	}
@@ -247,7 +247,7 @@ func (e *engine) tail() float64 {
 
 // sum adds up the parts of one copy. In a pipeline the sequences that decode take turns over its stages, and prompts go
 // with the first of them.
-func (e *engine) sum(st *step, r *replica, batches []batch) {
+func (e *engine) sum(r *replica, batches []batch) {
 	window, spec := e.spec.Model.SlidingWindow, &e.spec.Engine
 	adapters := map[int]bool{}
 	next := 0
@@ -325,7 +325,7 @@ func (e *engine) accepted() int {
 }
 
 // strangers notes who else uses the GPU while the engine rests, and cuts the rest where that changes.
-func (e *engine) strangers(c *condition, gpu int, until *time.Duration) {
+func (e *engine) strangers(gpu int, until *time.Duration) {
 	for _, f := range e.s.Faults {
 		if f.Kind != Neighbour || f.GPU >= 0 && f.GPU != gpu {
 			continue

@@ -281,10 +281,30 @@ func (t *Truth) count(a, b *counts) {
 	}
 }
 
-// Phase is a named span of a scenario.
+// Gate is a circumstance under which counters and requests do not tell what bounded decode.
+type Gate string
+
+// The gates.
+const (
+	GateWindows    Gate = "windows"    // too few windows
+	GateCoverage   Gate = "coverage"   // most traffic is not seen
+	GateClock      Gate = "clock"      // the probe's clock may be too far off
+	GateForeign    Gate = "foreign"    // someone else computes on the GPU
+	GateMIG        Gate = "mig"        // an instance of a board
+	GateLegacy     Gate = "legacy"     // the driver reads no windows of activity
+	GateUntrusted  Gate = "untrusted"  // a counter contradicts what else is known
+	GatePermission Gate = "permission" // the counters are not for this user
+	GateIdle       Gate = "idle"       // nothing runs
+)
+
+// Phase is a named span of a scenario, and what it is made to show: at most one thing. What is empty is not claimed.
 type Phase struct {
-	Name string
-	Span Span
+	Name    string
+	Span    Span
+	Label   timeline.Label
+	Overlay timeline.Overlay
+	Grade   timeline.Grade
+	Gate    Gate
 }
 
 // Phases returns the named spans of the scenario, in the order of the file.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/hardware"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
 // fields are the words of one line after its keyword: words of their own, pairs, and at most one span.
@@ -207,6 +208,32 @@ func setModel(to *hardware.Model) func(string) error {
 	}
 }
 
+// setWord reads one of the known words.
+func setWord[T ~string](to *T, known []T) func(string) error {
+	return func(v string) error {
+		if !slices.Contains(known, T(v)) {
+			var names []string
+			for _, k := range known {
+				names = append(names, string(k))
+			}
+			return unknownWord("value", v, names)
+		}
+		*to = T(v)
+		return nil
+	}
+}
+
+// What a phase can say that it shows. The gates are the reasons for which nothing can be said of it.
+var (
+	overlays = []timeline.Overlay{
+		timeline.Throttled, timeline.PrefillInterference, timeline.Preempted, timeline.NoisyNeighbour, timeline.CommOrStraggler,
+	}
+	grades = []timeline.Grade{
+		timeline.Isolated, timeline.Shared, timeline.Contaminated, timeline.Inherited, timeline.Insufficient,
+	}
+	gates = []Gate{GateWindows, GateCoverage, GateClock, GateForeign, GateMIG, GateLegacy, GateUntrusted, GatePermission, GateIdle}
+)
+
 // setPart reads a part such as 1/7.
 func setPart(to *float64) func(string) error {
 	return func(v string) error {
@@ -348,11 +375,17 @@ func (p *parser) counter(words []string) error {
 }
 
 func (p *parser) phase(words []string) error {
-	f, err := p.readPairs("phase", words, nil)
+	ph := Phase{}
+	f, err := p.readPairs("phase", words, map[string]func(string) error{
+		"label":   setWord(&ph.Label, timeline.Labels()),
+		"overlay": setWord(&ph.Overlay, overlays),
+		"grade":   setWord(&ph.Grade, grades),
+		"gate":    setWord(&ph.Gate, gates),
+	})
 	if err != nil {
 		return err
 	}
-	ph := Phase{Span: f.over(p.s.Length)}
+	ph.Span = f.over(p.s.Length)
 	if ph.Name, err = f.one("name"); err != nil {
 		return err
 	}
