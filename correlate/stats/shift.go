@@ -162,7 +162,7 @@ func fromOrdinal(n int64) float64 {
 }
 
 // maxSlopePairs bounds the work of TheilSen: the median of as many slopes is sure to a few hundredths of their spread.
-const maxSlopePairs = 1 << 14
+const maxSlopePairs = 1 << 12
 
 // TheilSen returns the slope of y over x as the median of the slopes between pairs of points, which up to 29 % of wild
 // points cannot carry away. Many points are paired at even distances instead of each with each. It is absent where
