@@ -110,7 +110,8 @@ type gpuClock struct {
 // stream is a request whose end is not written yet.
 type stream struct {
 	scenario.Request
-	next int // token
+	chunks []scenario.Chunk
+	next   int // chunk
 }
 
 func newObserver(tl *scenario.Timeline, o ScenarioOptions, w *record.Writer) *observer {
@@ -142,7 +143,7 @@ func (s *observer) last() {
 	s.scrape(s.now)
 	s.requests(s.now + 1) // what happened at the very end
 	for i := range s.active {
-		r := s.request(&s.active[i].Request)
+		r := s.request(&s.active[i])
 		r.Status, r.Done, r.Finish = timeline.StatusUnfinished, at(s.now), ""
 		s.w.AddRequest(&r)
 	}
@@ -170,6 +171,7 @@ func (s *observer) scrape(t time.Duration) {
 			timeline.PreemptTotal: float64(e.Preemptions), timeline.StepTotal: float64(e.Steps),
 			timeline.FinishedTotal: float64(e.Finished), timeline.ITLSum: e.ITLSum, timeline.ITLCount: float64(e.ITLCount),
 			timeline.TTFTSum: e.TTFTSum, timeline.TTFTCount: float64(e.TTFTCount),
+			timeline.PrefixQueries: float64(e.PrefixQueries), timeline.PrefixHits: float64(e.PrefixHits),
 		} {
 			sample.Put(c, v)
 		}
@@ -232,7 +234,10 @@ func (s *observer) requests(end time.Duration) {
 	for len(s.waiting) > 0 && s.waiting[0].Arrival < end {
 		r := s.waiting[0]
 		s.waiting = s.waiting[1:]
-		s.active = append(s.active, stream{Request: r})
+		if !r.Observed { // the probe does not see it; the engine's counters hold it all the same
+			continue
+		}
+		s.active = append(s.active, stream{Request: r, chunks: r.Chunks()})
 		open := s.opened(&r)
 		s.w.AddOpen(&open)
 	}
@@ -256,17 +261,17 @@ func (s *observer) requests(end time.Duration) {
 
 // drain takes the tokens of a stream that came before end, and its end. It reports whether the stream is over.
 func (s *observer) drain(a *stream, end time.Duration) bool {
-	for ; a.next < len(a.Tokens) && a.Tokens[a.next] < end; a.next++ {
-		t := at(a.Tokens[a.next])
+	for ; a.next < len(a.chunks) && a.chunks[a.next].At < end; a.next++ {
+		c := a.chunks[a.next]
 		s.tokens = append(s.tokens, timeline.TokenEvent{
-			Ref: ref(&a.Request), At: t, After: t, Tokens: 1,
+			Ref: ref(&a.Request), At: at(c.At), After: at(c.At), Tokens: int32(c.Tokens),
 			Source: timeline.CountUsage, Kind: timeline.KindContent, Stamp: timeline.StampModel,
 		})
 	}
-	if a.Finish == 0 || a.Finish >= end {
+	if a.Finish == 0 || a.next < len(a.chunks) || a.Finish >= end {
 		return false
 	}
-	s.ended = append(s.ended, s.request(&a.Request))
+	s.ended = append(s.ended, s.request(a))
 	return true
 }
 
@@ -278,18 +283,23 @@ func (s *observer) opened(r *scenario.Request) timeline.Request {
 	return timeline.Request{
 		Ref: ref(r), ID: fmt.Sprintf("simulated-%06d", ref(r)), Target: target.Name, Dialect: "scenario", Operation: "chat",
 		Model: target.Model, Streaming: true, Client: "scenario", Sent: at(r.Arrival), MaxTokens: r.OutputTokens, Choices: 1,
+		ClockBound: s.tl.Scenario().Probe.ClockBound,
 	}
 }
 
-// request returns what is known of a request at its end.
-func (s *observer) request(r *scenario.Request) timeline.Request {
-	q := s.opened(r)
-	q.Done, q.Status, q.HTTPStatus, q.Finish = at(r.Finish), timeline.StatusOK, 200, "length"
-	q.PromptTokens, q.PromptKnown = r.PromptTokens, true
-	if n := len(r.Tokens); n > 0 {
-		q.First, q.Last = at(r.Tokens[0]), at(r.Tokens[n-1])
+// request returns what is known of a request at its end: of the chunks that have been read.
+func (s *observer) request(a *stream) timeline.Request {
+	q := s.opened(&a.Request)
+	q.Status, q.HTTPStatus, q.Finish = timeline.StatusOK, 200, "length"
+	q.PromptTokens, q.PromptKnown = a.PromptTokens, true
+	if a.next > 0 {
+		q.First, q.Last = at(a.chunks[0].At), at(a.chunks[a.next-1].At)
 		q.Head = q.First
-		q.OutputTokens, q.Counted, q.FirstTokens, q.Events = n, timeline.CountUsage, 1, n
+		q.Counted, q.FirstTokens, q.Events = timeline.CountUsage, a.chunks[0].Tokens, a.next
 	}
+	for _, c := range a.chunks[:a.next] {
+		q.OutputTokens += c.Tokens
+	}
+	q.Done = max(at(a.Finish), q.Last)
 	return q
 }

@@ -112,7 +112,7 @@ func (s *Server) accept(r *http.Request, op operation) (reply, int, string) {
 		return rep, http.StatusConflict, err.Error()
 	case ok:
 		rep.prompt = planned.PromptTokens
-		rep.events = moments(planned.Tokens, rep.fault)
+		rep.events = moments(planned.Times(), rep.fault)
 		if planned.Finish == 0 {
 			rep.finish, rep.cutOff = "abort", s.cfg.Plan.Duration()
 		}

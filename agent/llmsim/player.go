@@ -22,6 +22,7 @@ import (
 // PlayerConfig says how a scenario's requests are sent.
 type PlayerConfig struct {
 	BaseURL     string // of the server, or of a proxy before it
+	Direct      string // of the server, for the requests that the scenario's probe does not see; empty: BaseURL
 	Model       string
 	Now         func() timeline.Instant
 	Epoch       timeline.Instant // when the scenario begins; the server's
@@ -136,6 +137,14 @@ func (p *player) one(ctx context.Context, r *scenario.Request, out *Played) {
 	out.Done = p.cfg.Now()
 }
 
+// baseOf returns where a request goes.
+func (p *player) baseOf(r *scenario.Request) string {
+	if p.cfg.Direct != "" && !r.Observed {
+		return strings.TrimRight(p.cfg.Direct, "/")
+	}
+	return p.base
+}
+
 func (p *player) request(ctx context.Context, r *scenario.Request) (*http.Request, error) {
 	type message struct {
 		Role    string `json:"role"`
@@ -158,7 +167,7 @@ func (p *player) request(ctx context.Context, r *scenario.Request) (*http.Reques
 	if err != nil {
 		return nil, fmt.Errorf("write body: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.base+path, bytes.NewReader(b))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.baseOf(r)+path, bytes.NewReader(b))
 	if err != nil {
 		return nil, fmt.Errorf("make request: %w", err)
 	}

@@ -21,6 +21,20 @@ func (r *Request) Chunks() []Chunk {
 	return grouped(r.Tokens)
 }
 
+// Times returns when each of the request's tokens reaches its client.
+func (r *Request) Times() []time.Duration {
+	if r.Delivered == nil {
+		return slices.Clone(r.Tokens)
+	}
+	list := make([]time.Duration, 0, len(r.Tokens))
+	for _, c := range r.Delivered {
+		for range c.Tokens {
+			list = append(list, c.At)
+		}
+	}
+	return list
+}
+
 // grouped puts tokens of the same moment into one chunk.
 func grouped(tokens []time.Duration) []Chunk {
 	var list []Chunk

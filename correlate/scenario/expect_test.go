@@ -171,7 +171,7 @@ func TestPhasesShowWhatTheyAreMadeToShow(t *testing.T) {
 		for _, ph := range tl.Phases() {
 			tr := tl.Truth(0, ph.Span.From, ph.Span.To)
 			var claim any
-			ok := true
+			var ok bool
 			switch {
 			case ph.Label != "":
 				claim, ok = ph.Label, holds(ph.Label, tl, &tr)
