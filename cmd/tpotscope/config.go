@@ -25,7 +25,8 @@ import (
 type setting struct {
 	key    string
 	value  reflect.Value
-	origin string // "default", "file PATH", "env NAME" or "flag"
+	origin string            // "default", "file PATH", "env NAME" or "flag"
+	places map[string]string // in the file, of its parts, by their keys
 }
 
 // settings lists every value of cfg in the order of the struct.
@@ -109,7 +110,8 @@ func takeOTel(env environment, cfg *agent.Config, all []*setting) error {
 	return nil
 }
 
-// originOf adds to faults of an OTLP endpoint which variable it came from: who reads them has not set the key.
+// originOf adds to faults where in a file the value is, and to those of an OTLP endpoint which variable it came from: who
+// reads them has not set the key.
 func originOf(err error, all []*setting) error {
 	var errs []error
 	for _, e := range leaves(err) {
@@ -121,7 +123,7 @@ func originOf(err error, all []*setting) error {
 				break
 			}
 		}
-		errs = append(errs, e)
+		errs = append(errs, placed(e, all))
 	}
 	return errors.Join(errs...)
 }

@@ -341,3 +341,19 @@ func FuzzConfigFile(f *testing.F) {
 		}
 	})
 }
+
+// A fault that is found when all layers are there names the place in the file, if the value is the file's.
+func TestAFaultIsBlamedOnWhoSetTheValue(t *testing.T) {
+	p := newPlace(t)
+	file := filepath.Join(t.TempDir(), "config.yml")
+	must(t, os.WriteFile(file, []byte("record:\n  max_bytes: 1000\nproxy:\n  listen: 127.0.0.1:8001\n"), 0o600))
+	_, _, err := loadConfig(p.env(), file, nil)
+	if err == nil || !strings.Contains(err.Error(), file+":2:14: record.max_bytes: 1000 is less") || !strings.HasPrefix(err.Error(), "proxy.upstream: missing") {
+		t.Errorf("%v, want the place of the size, and none of what is missing", err)
+	}
+	p.vars["TPOTSCOPE_RECORD_MAX_BYTES"] = "2000"
+	_, _, err = loadConfig(p.env(), file, nil)
+	if err == nil || !strings.Contains(err.Error(), "record.max_bytes: 2000 is less") || strings.Contains(err.Error(), ":2:14") {
+		t.Errorf("%v, want no place in the file: the variable set it", err)
+	}
+}

@@ -21,7 +21,8 @@ type configFile struct {
 	name    string
 	all     []*setting
 	anchors map[string]ast.Node
-	depth   int // of merges
+	depth   int               // of merges
+	places  map[string]string // of every value that was taken, by its key
 	faults  []error
 }
 
@@ -42,7 +43,7 @@ func readConfig(all []*setting, name string, text []byte) error {
 	if err != nil {
 		return fmt.Errorf("%s: %s", name, strings.TrimRight(yaml.FormatError(err, false, true), "\n "))
 	}
-	f := &configFile{name: name, all: all, anchors: map[string]ast.Node{}}
+	f := &configFile{name: name, all: all, anchors: map[string]ast.Node{}, places: map[string]string{}}
 	documents := slices.DeleteFunc(tree.Docs, func(d *ast.DocumentNode) bool { return d.Body == nil })
 	for i, d := range documents {
 		if i > 0 {
@@ -62,11 +63,36 @@ func (f *configFile) fault(at ast.Node, key, format string, args ...any) {
 	if key != "" {
 		text = key + ": " + text
 	}
-	place := f.name
+	f.faults = append(f.faults, fmt.Errorf("%s: %s", f.place(at), text))
+}
+
+// place says where in the file something is.
+func (f *configFile) place(at ast.Node) string {
 	if t := at.GetToken(); t != nil && t.Position != nil {
-		place = fmt.Sprintf("%s:%d:%d", f.name, t.Position.Line, t.Position.Column)
+		return fmt.Sprintf("%s:%d:%d", f.name, t.Position.Line, t.Position.Column)
 	}
-	f.faults = append(f.faults, fmt.Errorf("%s: %s", place, text))
+	return f.name
+}
+
+// placed puts the place before a fault of a value that the file gave, though it was found when all layers were there.
+func placed(fault error, all []*setting) error {
+	key, _, ok := strings.Cut(fault.Error(), ": ")
+	if !ok {
+		return fault
+	}
+	key, _, _ = strings.Cut(key, " ") // some name the value first
+	for _, s := range all {
+		rest, ok := strings.CutPrefix(key, s.key)
+		if !ok || rest != "" && rest[0] != '.' && rest[0] != '[' || !strings.HasPrefix(s.origin, "file ") {
+			continue
+		}
+		for part := key; len(part) >= len(s.key); part = part[:strings.LastIndexAny(part, ".[")] {
+			if place, ok := s.places[part]; ok {
+				return fmt.Errorf("%s: %w", place, fault)
+			}
+		}
+	}
+	return fault
 }
 
 // resolve follows anchors, aliases and tags to the value itself.
@@ -219,11 +245,12 @@ func (f *configFile) setting(s *setting, n ast.Node) {
 		return
 	}
 	s.value.Set(fresh.Elem())
-	s.origin = "file " + f.name
+	s.origin, s.places = "file "+f.name, f.places
 }
 
 // check names every part of a value that is not of the type wanted.
 func (f *configFile) check(key string, n ast.Node, t reflect.Type) {
+	f.places[key] = f.place(n)
 	switch kind := t.Kind(); {
 	case t == reflect.TypeFor[time.Duration]():
 		if _, err := time.ParseDuration(scalar(n)); err != nil {
