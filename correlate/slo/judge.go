@@ -167,7 +167,7 @@ func (r *Result) max(v *Values) {
 	}
 	r.Outcome = Met
 	if r.KeptCI95 != nil {
-		r.Why = fmt.Sprintf("of these %d; of others up to %s %% may exceed it (95 %%)", r.N, percent(1-r.KeptCI95.Low))
+		r.Why = fmt.Sprintf("of those seen; up to %s %% of others may exceed it", percent(1-r.KeptCI95.Low))
 	}
 }
 
@@ -193,7 +193,7 @@ func (r *Result) percentile(o Objective, v *Values) {
 	case r.N < needs:
 		r.Why = fmt.Sprintf("too few: %s needs %d values, there are %d", r.Statistic, needs, r.N)
 	default:
-		r.Why = fmt.Sprintf("too close: %s %% of %d are below, with a 95 %% interval of %s to %s %%",
+		r.Why = fmt.Sprintf("too close: %s %% of %d are below, 95 %% interval %s to %s %%",
 			percent(r.Kept.Value), r.N, percent(iv.Low), percent(iv.High))
 	}
 }
