@@ -9,8 +9,11 @@ import (
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate"
+	"github.com/tpotscope/tpotscope/correlate/outlook"
+	"github.com/tpotscope/tpotscope/correlate/slo"
 	"github.com/tpotscope/tpotscope/correlate/stats"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/correlate/verdict"
 )
 
 // Config says what a report is about.
@@ -21,6 +24,11 @@ type Config struct {
 	Target string           // of one target alone; empty for all
 	Warmup time.Duration    // from the first thing seen: left out of percentiles and of the verdict
 	Exact  int              // values kept as they are for each percentile, sketches beyond; 100,000 if zero
+
+	Targets    []timeline.Target      // what is known of them, for the byte model
+	Eta        map[string]verdict.Eta // calibrated on the node, by UUID
+	Objectives []slo.Objective        // to judge
+	Goodput    []slo.Bound            // that a request must keep to be good; none: not asked for
 }
 
 // Validate returns all faults of c.
@@ -55,6 +63,8 @@ type Builder struct {
 	all    timeline.Span    // of all that came in, also outside of what the report is about
 	named  map[string]bool  // targets that came in, likewise
 	faults []string
+
+	tallies map[string]*outlook.Tally // by target
 }
 
 // New returns a builder that has seen nothing.
@@ -62,7 +72,7 @@ func New(c Config) *Builder {
 	if c.Exact <= 0 {
 		c.Exact = stats.DefaultExact
 	}
-	return &Builder{cfg: c, pool: newPool(c.Exact), cells: newCells(), events: map[timeline.EventKind]int{}, named: map[string]bool{}, start: c.Since}
+	return &Builder{cfg: c, pool: newPool(&c), cells: newCells(), events: map[timeline.EventKind]int{}, named: map[string]bool{}, start: c.Since, tallies: map[string]*outlook.Tally{}}
 }
 
 // SetGPUs tells which GPUs the positions in cells refer to.
@@ -77,7 +87,25 @@ func (b *Builder) AddCell(c *correlate.Cell) {
 		return
 	}
 	b.saw(over)
-	b.cells.add(c, b.warm(over.Start))
+	warm := b.warm(over.Start)
+	b.cells.add(c, warm)
+	if c.Decode && !warm {
+		b.tally(c.Target).Add(c)
+	}
+}
+
+// tally returns where a target's steps add up.
+func (b *Builder) tally(target string) *outlook.Tally {
+	t := b.tallies[target]
+	if t == nil {
+		f := outlook.Facts{GPUs: b.gpus, Eta: b.cfg.Eta}
+		if at := slices.IndexFunc(b.cfg.Targets, func(t timeline.Target) bool { return t.Name == target }); at >= 0 {
+			f.Target = b.cfg.Targets[at]
+		}
+		t = outlook.New(f)
+		b.tallies[target] = t
+	}
+	return t
 }
 
 // match takes what probe and engine counted between the scrapes that end in the cell.
@@ -175,7 +203,7 @@ func (b *Builder) Report() *Report {
 	p, rule := b.pool, b.rule()
 	if len(b.first) > 0 && p.usable() < p.counts.Warmup {
 		// A recording of a handful of requests is nearly all warm-up; better those than nothing, and said.
-		p = newPool(b.cfg.Exact)
+		p = newPool(&b.cfg)
 		for i := range b.first {
 			p.add(&b.first[i], b.warm(b.first[i].Request.Sent)) // what was asked for is done
 		}
@@ -194,12 +222,26 @@ func (b *Builder) Report() *Report {
 	p.fill(r)
 	r.EngineTPOT = b.cells.engineTPOT()
 	r.Tokens = b.cells.tokens(p, b.span)
-	r.Decode = b.cells.decode(r.TrafficCoverage, b.span.Start)
+	r.Decode = b.cells.decode(r.TrafficCoverage, b.span.Start, b.eta())
+	b.outlook(r, p)
+	p.judge(r, &b.cfg, b.measured())
+	r.Steady = b.cells.steady(b.span.Start)
 	if r.Empty = b.empty(r, p); r.Empty != "" && r.Decode.DecodeS <= 0 {
 		r.Decode = noDecode(r.Empty)
 	}
 	r.Warnings = b.warnings(r, p, inside.tooMany())
 	return r
+}
+
+// eta is what is achievable of the peaks of the only target's GPUs; zero where that is not known.
+func (b *Builder) eta() verdict.Eta {
+	if len(b.tallies) != 1 {
+		return verdict.Eta{}
+	}
+	for _, t := range b.tallies {
+		return t.Eta()
+	}
+	return verdict.Eta{}
 }
 
 // targets returns the names of the targets, without that of one that has none.
@@ -209,7 +251,7 @@ func (b *Builder) targets() []string {
 
 // rule states what is left out as warm-up.
 func (b *Builder) rule() string {
-	rule := "the first requests after an engine's start, as marked by the correlation"
+	rule := "the first after an engine's start"
 	if b.cfg.Warmup > 0 {
 		rule += fmt.Sprintf(", and all that was sent in the first %v", b.cfg.Warmup)
 	}

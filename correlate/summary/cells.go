@@ -45,6 +45,7 @@ type targetCells struct {
 	timed           []verdict.Timed
 	stride, skip    int
 	stretches       stretches
+	paces           paces
 }
 
 // decodeSums is over the cells in which something decoded.
@@ -132,6 +133,7 @@ func (cs *cells) add(c *correlate.Cell, warm bool) {
 		return
 	}
 	t.keep(c)
+	t.paces.add(c)
 	t.stretches = t.stretches.with(labelOf(&c.Verdict), over)
 	cs.d.add(c, sec)
 	for i := range c.PerGPU {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/tpotscope/tpotscope/correlate"
+	"github.com/tpotscope/tpotscope/correlate/outlook"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/correlate/verdict"
 )
@@ -15,7 +16,7 @@ import (
 const overlayPart = 0.10
 
 // decode returns what bounded decode, in a report whose span starts at start.
-func (cs *cells) decode(coverage timeline.Measure, start timeline.Instant) Decode {
+func (cs *cells) decode(coverage timeline.Measure, start timeline.Instant, eta verdict.Eta) Decode {
 	d := &cs.d
 	if d.seconds <= 0 {
 		return noDecode("nothing decoded")
@@ -54,7 +55,7 @@ func (cs *cells) decode(coverage timeline.Measure, start timeline.Instant) Decod
 		out.Reason += ": it changes over time, and --since and --until ask about a part"
 	}
 	if v.OK() {
-		out.Refute = refute(v.Label, d.byLabel[timeline.Mixed] >= verdict.Dominant*d.seconds)
+		out.Refute = refute(&out, eta, d.byLabel[timeline.Mixed] >= verdict.Dominant*d.seconds)
 	}
 	d.bytes(&out, coverage)
 	return out
@@ -67,7 +68,7 @@ func noDecode(why string) Decode {
 		Shares: Maybe[timeline.Shares]{Why: why}, Roof: Maybe[timeline.Interval]{Why: why},
 		Bound: timeline.Undetermined, Reason: why, Mixture: []correlate.Part{},
 		ResolutionS: a, DRAM: a, SM: a, Tensor: a, MBU: a, ThrottledShare: a,
-		BytesPerStep: Bytes{a, a}, BytesPerToken: Bytes{a, a},
+		BytesPerStep: Bytes{a, a}, BytesPerToken: Bytes{a, a}, Rho: a, RhoBand: Maybe[timeline.Interval]{Why: why},
 	}
 }
 
@@ -145,29 +146,38 @@ func withheld(coverage timeline.Measure) string {
 	return ""
 }
 
-// refute names what would prove the label wrong: an observation that can be made and can fail. A run is mixed because
-// prompts share its steps, or because no label holds most of it.
-func refute(l timeline.Label, prompts bool) string {
-	switch l {
+// refute names what would prove the label wrong: an observation with a number, that can be made and can fail. A run is
+// mixed because prompts share its steps, or because no label holds most of it. Eta is what is achievable, zero where it
+// is not known.
+func refute(d *Decode, eta verdict.Eta, prompts bool) string {
+	roof := func(what, of string, part float64, read timeline.Measure) string {
+		if part <= 0 || !read.OK() {
+			return fmt.Sprintf("a minute at this TPOT reads %s below 60 %% of achievable", what)
+		}
+		return fmt.Sprintf("a minute at this TPOT reads %s below %.0f %% %s (it read %.0f %%)", what, 60*part, of, 100*read.Value)
+	}
+	// A remedy that brings less than half of what the share promises did not act on what held the steps.
+	half := func(share float64) float64 { return 50 * share }
+	switch d.Bound {
 	case timeline.Memory:
-		return "a minute at this TPOT reads DRAM below 60 % of achievable"
+		return roof("DRAM", "of peak bandwidth", eta.Bandwidth, d.DRAM)
 	case timeline.Compute:
-		return "a minute at this TPOT reads tensor cores below 60 % of achievable"
+		return roof("tensor cores", "of cycles", eta.Tensor, d.Tensor)
 	case timeline.Balanced:
 		return "one of the two roofs reads below 60 % of achievable at this TPOT"
 	case timeline.Mixed:
 		if !prompts {
 			return "one label holds over 60 % of a minute at this TPOT"
 		}
-		return "TPOT stays as it is while no prompt is processed"
+		return "TPOT stays within 5 % of what it is over a minute without prompts"
 	case timeline.Host:
-		return "TPOT stays as it is while kernels are resident over 85 % of the time"
+		return fmt.Sprintf("kernels are resident over 85 %% of a minute, and TPOT is less than %.0f %% lower", half(d.Shares.Value.Host))
 	case timeline.Launch:
-		return "TPOT stays as it is with graph capture on, or doubles when the batch doubles"
+		return fmt.Sprintf("with graph capture on TPOT is less than %.0f %% lower, or it doubles when the batch doubles", half(d.Shares.Value.Launch))
 	case timeline.HostOrLaunch:
 		return "TPOT doubles when the batch doubles"
 	case timeline.Communication:
-		return "TPOT stays as it is when the ranks' SM activity evens out"
+		return "TPOT stays within 5 % of what it is when the ranks' SM activity evens out"
 	case timeline.Busy:
 		return "DRAM or tensor cores read above 60 % of achievable at this TPOT"
 	case timeline.Undetermined:
@@ -313,4 +323,44 @@ func (cs *cells) overTime(start timeline.Instant) []Stretch {
 		}
 	}
 	return out
+}
+
+// outlook puts what steps took and should have into the report, with what would help.
+func (b *Builder) outlook(r *Report, p *pool) {
+	d := &r.Decode
+	d.RhoBand.Why = "the byte model is silent"
+	d.Rho = timeline.Absent(d.RhoBand.Why)
+	r.Help = []outlook.Help{}
+	switch {
+	case len(b.tallies) == 0:
+		r.Step = outlook.Absent("nothing decoded")
+		return
+	case len(b.tallies) > 1:
+		r.Step = outlook.Absent("several targets: ask for one with --target")
+		d.RhoBand.Why = r.Step.MeasuredS.Why
+		d.Rho = timeline.Absent(d.RhoBand.Why)
+		return
+	}
+	for _, t := range b.tallies {
+		r.Step = t.Step()
+		_, split := b.cells.d.counters[timeline.GraphicsUtil].Value()
+		if d.Shares.OK() {
+			r.Help = append(r.Help, t.Help(&r.Step, d.Shares.Value, split)...)
+		}
+		if why := t.Why(); why != "" {
+			d.RhoBand.Why, d.Rho = why, timeline.Absent(why)
+			if !d.BytesPerStep.Modelled.OK() && !d.BytesPerToken.Modelled.OK() {
+				d.BytesPerStep.Modelled, d.BytesPerToken.Modelled = d.Rho, d.Rho
+			}
+		}
+		f, ok := t.Traffic(p.cached)
+		if !ok {
+			continue
+		}
+		d.RhoBand = Maybe[timeline.Interval]{Value: f.Band}
+		d.RhoReasons, d.Rho = f.Reasons, timeline.Known(f.Rho)
+		if why := withheld(r.TrafficCoverage); why != "" {
+			d.Rho = timeline.Absent(why)
+		}
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate"
+	"github.com/tpotscope/tpotscope/correlate/latency"
+	"github.com/tpotscope/tpotscope/correlate/slo"
 	"github.com/tpotscope/tpotscope/correlate/stats"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
@@ -23,6 +25,7 @@ var (
 
 // pool is what the requests say.
 type pool struct {
+	cfg    *Config
 	exact  int
 	counts Requests
 	level  timeline.EvidenceLevel
@@ -37,13 +40,19 @@ type pool struct {
 
 	prompt        float64
 	promptUnknown int
+	cached        bool // some prompt was served from a cache in part
+
+	shares []slo.Share // for each objective
+	good   *slo.Counter
 }
 
 // bin is a group's place; concurrency is -1 where it is not known.
 type bin struct{ length, concurrency int }
 
-func newPool(exact int) *pool {
+func newPool(cfg *Config) *pool {
+	exact := cfg.Exact
 	return &pool{
+		cfg: cfg, shares: make([]slo.Share, len(cfg.Objectives)), good: slo.NewCounter(cfg.Goodput),
 		exact: exact, groups: map[bin]*series{},
 		ttft: newSeries(exact), tpot: newSeries(exact), tpotN1: newSeries(exact),
 		itl: newSeries(exact), icl: newSeries(exact), e2e: newSeries(exact),
@@ -63,10 +72,14 @@ func (p *pool) add(ph *correlate.Phase, warm bool) {
 	} else {
 		p.promptUnknown++
 	}
-	if warm || r.Status != timeline.StatusOK {
+	p.cached = p.cached || r.CachedTokens > 0
+	if warm {
 		return
 	}
-	p.measure(ph)
+	p.judged(ph)
+	if r.Status == timeline.StatusOK {
+		p.measure(ph)
+	}
 }
 
 // measure takes the latencies of a request that went well, outside the warm-up. A request that asked for one token
@@ -196,6 +209,10 @@ func (p *pool) fill(r *Report) {
 		none = "no request has two events"
 	}
 	r.ICL = p.icl.stat(alike, none)
+	for _, s := range []*Stat{&r.ITL, &r.ICL} {
+		no := Maybe[timeline.Interval]{Why: "gaps of one request are not independent of each other"}
+		s.CI95P50, s.CI95P90, s.CI95P99 = no, no, no
+	}
 	if share := p.coalescedShare(); share > coalescedLimit {
 		flag := fmt.Sprintf("%.0f %% of the token events shared a read and have no stamp of their own", 100*share)
 		for _, s := range []*Stat{&r.ITL, &r.ICL} {
@@ -234,4 +251,123 @@ func (p *pool) groupList() []Group {
 		out = append(out, g)
 	}
 	return out
+}
+
+// judged takes a request outside the warm-up into what was asked for.
+func (p *pool) judged(ph *correlate.Phase) {
+	r, l := &ph.Request, &ph.Latency
+	at := r.Over().End
+	switch r.Status {
+	case timeline.StatusOK:
+	case timeline.StatusCancelled, timeline.StatusUnfinished:
+		p.good.GiveUp()
+		return
+	default:
+		p.good.Fail(at)
+		return
+	}
+	tokens := l.N
+	if l.Flags&timeline.FlagNoCount != 0 {
+		tokens = -1
+	}
+	p.good.Add(at, func(name slo.Latency) timeline.Measure { return paceOf(r, l, name) }, tokens)
+	for i, o := range p.cfg.Objectives {
+		p.shares[i].Units++
+		switch {
+		case o.Latency == slo.ITL && !r.PrefillOnly():
+			kept := 0
+			for _, gap := range l.ITL {
+				if gap < o.Limit.Seconds() {
+					kept++
+				}
+			}
+			p.shares[i].Add(at, kept, len(l.ITL))
+		case o.Latency == slo.ITL:
+		default:
+			p.hold(i, r, at, latencyOf(l, o.Latency))
+		}
+	}
+}
+
+// hold holds a request's latency against the limit of an objective. Those that asked for one token have a TTFT alone.
+func (p *pool) hold(i int, r *timeline.Request, at timeline.Instant, m timeline.Measure) {
+	o := p.cfg.Objectives[i]
+	if !m.OK() || o.Latency != slo.TTFT && r.PrefillOnly() {
+		return
+	}
+	kept := 0
+	if m.Value < o.Limit.Seconds() {
+		kept = 1
+	}
+	p.shares[i].Add(at, kept, 1)
+}
+
+// latencyOf returns a request's latency by name.
+func latencyOf(l *latency.Record, name slo.Latency) timeline.Measure {
+	switch name {
+	case slo.TTFT:
+		return l.TTFT
+	case slo.TPOT:
+		return l.TPOT
+	case slo.E2E:
+		return l.E2E
+	case slo.ITL:
+	}
+	return timeline.Absent("it has many")
+}
+
+// paceOf returns what a bound of goodput is on. A request of one token has no pace, and none that could be too slow.
+func paceOf(r *timeline.Request, l *latency.Record, name slo.Latency) timeline.Measure {
+	m := latencyOf(l, name)
+	if name == slo.TPOT && (r.PrefillOnly() || m.Why == latency.WhyOneToken || m.Why == latency.WhyAllInFirst) {
+		return timeline.Known(0)
+	}
+	return m
+}
+
+// judge puts what became of the objectives into the report; the rates are over so many seconds.
+func (p *pool) judge(r *Report, cfg *Config, seconds float64) {
+	for i, o := range cfg.Objectives {
+		s, stat := p.of(r, o.Latency)
+		v := slo.Values{N: s.values.Len(), Why: stat.Absent, Quantile: s.values.Quantile, Max: s.max, Alike: p.alike()}
+		v.Mean, _ = s.mean.Mean()
+		if iv := stat.CI95Mean; stat.OK() && iv.OK() {
+			v.MeanCI = &iv.Value
+		}
+		share := p.shares[i]
+		if o.Latency != slo.ITL {
+			share.Units = 0 // each value is a request's own
+		}
+		r.SLO = append(r.SLO, slo.Judge(o, &share, &v))
+	}
+	if len(r.SLO) > 0 {
+		r.SLOOutcome = slo.Worst(r.SLO)
+	}
+	if len(cfg.Goodput) > 0 {
+		g := p.good.Goodput(seconds, p.alike())
+		r.Goodput = &g
+	}
+}
+
+// of returns a latency's values, and what the report says of them.
+func (p *pool) of(r *Report, name slo.Latency) (*series, *Stat) {
+	switch name {
+	case slo.TTFT:
+		return p.ttft, &r.TTFT
+	case slo.ITL:
+		return p.itl, &r.ITL
+	case slo.E2E:
+		return p.e2e, &r.E2E
+	case slo.TPOT:
+	}
+	return p.tpot, &r.TPOT
+}
+
+// measured returns how long the report's span is without the warm-up that was asked for.
+func (b *Builder) measured() float64 {
+	start := b.span.Start
+	if b.cfg.Warmup > 0 {
+		start = max(start, b.start.Add(b.cfg.Warmup))
+	}
+	return max(0, b.span.End.Sub(start)).Seconds()
 }

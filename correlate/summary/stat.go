@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/stats"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
@@ -24,6 +26,9 @@ type Stat struct {
 	P90         timeline.Measure         `json:"p90"`
 	P99         timeline.Measure         `json:"p99"`
 	CI95Mean    Maybe[timeline.Interval] `json:"ci95_mean"`
+	CI95P50     Maybe[timeline.Interval] `json:"ci95_p50"` // by the binomial law, for values taken as independent
+	CI95P90     Maybe[timeline.Interval] `json:"ci95_p90"`
+	CI95P99     Maybe[timeline.Interval] `json:"ci95_p99"`
 	Percentiles string                   `json:"percentiles"`    // their type
 	Flag        string                   `json:"flag,omitempty"` // a doubt about all of it
 }
@@ -62,6 +67,7 @@ func (s *Stat) UnmarshalJSON(b []byte) error {
 type series struct {
 	values *stats.Distribution
 	mean   stats.TimeMean
+	max    float64
 	why    map[string]int // how often it was absent, by reason
 }
 
@@ -77,6 +83,7 @@ func (s *series) add(t timeline.Instant, m timeline.Measure) {
 	}
 	if s.values.Add(m.Value) {
 		s.mean.Add(t, m.Value)
+		s.max = max(s.max, m.Value)
 	}
 }
 
@@ -88,6 +95,7 @@ func (s *series) addAll(t timeline.Instant, xs []float64) {
 		if s.values.Add(x) {
 			sum += x
 			n++
+			s.max = max(s.max, x)
 		}
 	}
 	s.mean.AddSum(t, n, sum)
@@ -107,6 +115,7 @@ func (s *series) stat(alike time.Duration, none string) Stat {
 	mean, _ := s.mean.Mean()
 	out.Mean = timeline.Known(mean)
 	out.P50, out.P90, out.P99 = s.percentile(50), s.percentile(90), s.percentile(99)
+	out.CI95P50, out.CI95P90, out.CI95P99 = s.interval(50), s.interval(90), s.interval(99)
 	if iv, ok := s.mean.Interval(level, alike); ok {
 		out.CI95Mean.Value = timeline.Interval{Low: max(0, iv.Low), High: iv.High}
 	} else {
@@ -129,6 +138,29 @@ func (s *series) percentile(p int) timeline.Measure {
 	return timeline.Known(v)
 }
 
+// interval returns the interval of a percentile. Of a sketch its ends are as far off as the sketch is.
+func (s *series) interval(p int) Maybe[timeline.Interval] {
+	q := float64(p) / 100
+	n, needs := s.values.Len(), stats.QuantileNeeds(q, level)
+	if n < needs {
+		return Maybe[timeline.Interval]{Why: fmt.Sprintf("needs %d values, there are %d", needs, n)}
+	}
+	if s.values.Exact() {
+		if iv, ok := stats.QuantileInterval(s.values.Sorted(), q, level); ok {
+			return Maybe[timeline.Interval]{Value: iv}
+		}
+		return Maybe[timeline.Interval]{Why: "no values bound it"}
+	}
+	// Of so many values the ranks are normal.
+	half := 1.96 * math.Sqrt(q*(1-q)/float64(n))
+	low, okLow := s.values.Quantile(q - half)
+	high, okHigh := s.values.Quantile(q + half)
+	if !okLow || !okHigh {
+		return Maybe[timeline.Interval]{Why: "no values bound it"}
+	}
+	return Maybe[timeline.Interval]{Value: timeline.Interval{Low: low * (1 - stats.Accuracy), High: high * (1 + stats.Accuracy)}}
+}
+
 // reasons lists why values were absent, the most frequent first.
 func (s *series) reasons(none string) string {
 	if len(s.why) == 0 {
@@ -148,4 +180,106 @@ func (s *series) reasons(none string) string {
 		parts = append(parts, fmt.Sprintf("%d more reasons", rest))
 	}
 	return strings.Join(parts, "; ")
+}
+
+// flight is TPOT of the streams in flight over one cell.
+type flight struct {
+	over timeline.Span
+	tpot float64
+}
+
+// paces are those of one target, in order of time. There is a bound to them: of more, every second one is kept, then
+// every fourth, and so on.
+type paces struct {
+	kept         []flight
+	stride, skip int
+}
+
+func (p *paces) add(c *correlate.Cell) {
+	m := c.WindowTPOT
+	if !m.OK() {
+		m = c.EngineTPOT
+	}
+	if !m.OK() {
+		return
+	}
+	if p.skip++; p.skip < p.stride {
+		return
+	}
+	p.skip = 0
+	if p.kept = append(p.kept, flight{c.Span, m.Value}); len(p.kept) < maxTimed {
+		return
+	}
+	for i := range maxTimed / 2 {
+		p.kept[i] = p.kept[2*i+1]
+	}
+	p.kept = p.kept[:maxTimed/2]
+	p.stride = max(1, p.stride) * 2
+}
+
+// settlesFrom is by how much the part before must differ from the rest to be worth a word: the rule cuts off a little of
+// any series that varies.
+const settlesFrom = 0.05
+
+// steady says from when on the pace of the report's only target is steady.
+func (cs *cells) steady(start timeline.Instant) Steady {
+	names := cs.names()
+	out := Steady{Differs: timeline.Absent("it is steady, or that is not known")}
+	if len(names) != 1 {
+		out.SettledS = timeline.Absent("not of one target")
+		return out
+	}
+	kept := cs.byTarget[names[0]].paces.kept
+	out.Cells = len(kept)
+	xs := make([]float64, len(kept))
+	for i := range kept {
+		xs[i] = kept[i].tpot
+	}
+	const least = 5 * stats.MinBlocks
+	n, ok := stats.MSER5(xs)
+	switch {
+	case len(xs) < least:
+		out.SettledS = timeline.Absent(fmt.Sprintf("needs %d cells with a TPOT, there are %d", least, len(xs)))
+		return out
+	case !ok && variation(xs) >= settlesFrom:
+		out.SettledS = timeline.Absent(neverSteady)
+		return out
+	}
+	out.SettledS = timeline.Known(0)
+	if !ok || n == 0 {
+		return out
+	}
+	before, after := meanOf(xs[:n]), meanOf(xs[n:])
+	if after <= 0 || before/after > 1-settlesFrom && before/after < 1+settlesFrom {
+		return out
+	}
+	out.SettledS, out.Differs = number(kept[n].over.Start.Sub(start).Seconds()), number(before/after)
+	return out
+}
+
+// neverSteady says that the rule found no steady part.
+const neverSteady = "TPOT settles in no part of the span"
+
+// variation is the coefficient of variation of means over five cells each, which tells states from noise.
+func variation(xs []float64) float64 {
+	const batch = 5
+	all := meanOf(xs)
+	var ss float64
+	n := 0
+	for ; (n+1)*batch <= len(xs); n++ {
+		d := meanOf(xs[n*batch:(n+1)*batch]) - all
+		ss += d * d
+	}
+	if all <= 0 || n == 0 {
+		return 0
+	}
+	return math.Sqrt(ss/float64(n)) / all
+}
+
+func meanOf(xs []float64) float64 {
+	var s float64
+	for _, x := range xs {
+		s += x
+	}
+	return s / float64(len(xs))
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate"
+	"github.com/tpotscope/tpotscope/correlate/outlook"
+	"github.com/tpotscope/tpotscope/correlate/slo"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/correlate/verdict"
 )
@@ -42,6 +44,12 @@ type Report struct {
 	Tokens     Tokens           `json:"tokens"`
 	GPUs       []GPU            `json:"gpus"`
 	Decode     Decode           `json:"decode"`
+	Step       outlook.Step     `json:"step"`
+	Help       []outlook.Help   `json:"help"`
+	SLO        []slo.Result     `json:"slo,omitempty"` // in the order in which they were asked for
+	SLOOutcome slo.Outcome      `json:"slo_outcome,omitempty"`
+	Goodput    *slo.Goodput     `json:"goodput,omitempty"`
+	Steady     Steady           `json:"steady"`
 	Groups     []Group          `json:"groups"`
 	Warnings   []string         `json:"warnings"`
 }
@@ -100,6 +108,14 @@ type Requests struct {
 	TPOTDefined int    `json:"tpot_defined"`
 }
 
+// Steady says whether what is left after the warm-up is steady, by MSER-5 over the TPOT of streams in flight, one value
+// a cell: a check on the warm-up, which leaves nothing out by itself.
+type Steady struct {
+	Cells    int              `json:"cells"`
+	SettledS timeline.Measure `json:"settled_after_s"` // since the start of the span; zero if steady throughout
+	Differs  timeline.Measure `json:"differs"`         // mean TPOT before over after
+}
+
 // Tokens counts tokens. Output and prompt tokens are the engine's where it tells, else the probe's.
 type Tokens struct {
 	Output    timeline.Measure `json:"output"`
@@ -148,13 +164,17 @@ type Decode struct {
 	CoveredS    float64          `json:"covered_s"`
 	ResolutionS timeline.Measure `json:"resolution_s"` // mean length of a counter window
 
-	DRAM           timeline.Measure `json:"dram_bandwidth_utilization"`
-	SM             timeline.Measure `json:"sm_utilization"`
-	Tensor         timeline.Measure `json:"tensor_utilization"`
-	BytesPerStep   Bytes            `json:"bytes_per_step"`
-	BytesPerToken  Bytes            `json:"bytes_per_token"`
-	MBU            timeline.Measure `json:"mbu"`             // bytes the model must move over what the DRAM could
-	ThrottledShare timeline.Measure `json:"throttled_share"` // of the GPUs' decoding time
+	DRAM          timeline.Measure `json:"dram_bandwidth_utilization"`
+	SM            timeline.Measure `json:"sm_utilization"`
+	Tensor        timeline.Measure `json:"tensor_utilization"`
+	BytesPerStep  Bytes            `json:"bytes_per_step"`
+	BytesPerToken Bytes            `json:"bytes_per_token"`
+	MBU           timeline.Measure `json:"mbu"` // bytes the model must move over what the DRAM could
+
+	Rho            timeline.Measure         `json:"rho"`                   // measured DRAM bytes over modelled ones, of the same steps
+	RhoBand        Maybe[timeline.Interval] `json:"rho_band"`              // where rho is no finding
+	RhoReasons     []string                 `json:"rho_band_of,omitempty"` // what makes the band wide
+	ThrottledShare timeline.Measure         `json:"throttled_share"`       // of the GPUs' decoding time
 }
 
 // OverlayPart is a circumstance and the part of the decoding time for which it held.

@@ -42,6 +42,7 @@ func (b *Builder) warnings(r *Report, p *pool, tooMany bool) []string {
 		say("traffic coverage is unknown: %s", c.Why)
 	}
 	b.decodeWarnings(r, say)
+	b.modelWarnings(r, say)
 	if t, e := r.TPOT, r.EngineTPOT; t.OK() && e.OK() && t.Mean.Value > (1+pathShare)*e.Value {
 		say("clients see %.1f ms a token, the engine accounts for %.1f ms: the rest is on the way", 1e3*t.Mean.Value, 1e3*e.Value)
 	}
@@ -79,6 +80,27 @@ func (b *Builder) decodeWarnings(r *Report, say func(string, ...any)) {
 		say("%d targets are put together: their TPOT need not be alike", len(r.Targets))
 	}
 }
+
+// modelWarnings are about the byte model, and about whether the span is of one state.
+func (b *Builder) modelWarnings(r *Report, say func(string, ...any)) {
+	d := &r.Decode
+	if d.Rho.OK() && d.RhoBand.OK() && (d.Rho.Value < d.RhoBand.Value.Low || d.Rho.Value > d.RhoBand.Value.High) {
+		say("measured DRAM bytes are %.2f of modelled ones, outside of %.2f to %.2f: model, number format or cache are not what they are taken for",
+			d.Rho.Value, d.RhoBand.Value.Low, d.RhoBand.Value.High)
+	}
+	if o := r.Step.OverFloor; o.OK() && o.Value < 1-floorSlack {
+		say("steps took %.2f of the least that the model allows: model, number format or counts are not what they are taken for", o.Value)
+	}
+	switch s := &r.Steady; {
+	case s.SettledS.Why == neverSteady:
+		say("%s, by MSER-5: percentiles are over several states", neverSteady)
+	case s.SettledS.OK() && s.SettledS.Value > 0 && s.Differs.OK():
+		say("TPOT settles after %s, by MSER-5, and is %.2f times as high before: --since asks about the rest", length(seconds(s.SettledS.Value)), s.Differs.Value)
+	}
+}
+
+// floorSlack is how far under the floor the time of steps may be, for counts of steps are read once a second.
+const floorSlack = 0.03
 
 // doubt is one of a request's flags in words.
 type doubt struct {
