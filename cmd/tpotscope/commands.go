@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tpotscope/tpotscope/agent"
+	"github.com/tpotscope/tpotscope/correlate/slo"
 	"github.com/tpotscope/tpotscope/correlate/summary"
 	"github.com/tpotscope/tpotscope/exporters/report"
 )
@@ -78,6 +79,12 @@ type reportFlags struct {
 	warmup        time.Duration
 	target        string
 	part          span
+	html          string
+	slo           []string
+	goodput       string
+
+	objectives []slo.Objective
+	bounds     []slo.Bound
 }
 
 func (f *reportFlags) register(cmd *cobra.Command) {
@@ -86,6 +93,9 @@ func (f *reportFlags) register(cmd *cobra.Command) {
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "print everything, however long")
 	fl.DurationVar(&f.warmup, "warmup", 0, "leave out what came this soon after the first reading")
 	fl.StringVar(&f.target, "target", "", "report on this target alone")
+	fl.StringVar(&f.html, "html", "", "write the report as one HTML page to this file too")
+	fl.StringArrayVar(&f.slo, "slo", nil, "objective to judge, such as tpot.p90<50ms: ttft, tpot, itl or e2e, of p50, p90, p99 (any pN), mean or max; may be repeated")
+	fl.StringVar(&f.goodput, "goodput", "", "count requests that keep all of these, such as ttft<2s,tpot<50ms")
 }
 
 func (a *app) reportCommand() *cobra.Command {
@@ -94,7 +104,15 @@ func (a *app) reportCommand() *cobra.Command {
 		Use: "report RUN", GroupID: "ask", Short: "what bounded decode in a recording, and how fast tokens came", Args: one(aRun),
 		Long: `Report replays a recording through the engine that judges live data and says
 what bounded decode, how sure that is and what would refute it, with TTFT and
-TPOT over requests. It exits with 3 if the recording holds nothing to tell of.
+TPOT over requests. Where model, number format and GPU are known it holds the
+time of a step against what the byte model expects, and says what would help.
+
+--slo judges one statistic of one latency, over requests that went well outside
+the warm-up; --goodput counts requests that keep several limits at once. Met or
+missed is said only where the sample decides it.
+
+It exits with 4 if an objective is missed, and with 3 if one cannot be decided
+or the recording holds nothing to tell of.
 
 RUN is a directory, or @last, @prev or @NAME of the recordings below the state
 directory; @agent is the agent's own. @last and @prev pass over recordings that
@@ -107,8 +125,13 @@ Times are printed in UTC, and read so: --since and --until take
   2006-01-02T15:04:05Z     RFC 3339, with any zone`,
 		Example: `  tpotscope report @last
   tpotscope report @last --since 20s --until 40s
+  tpotscope report @last --slo 'tpot.p90<50ms' --goodput 'ttft<2s,tpot<50ms'
+  tpotscope report @last --html report.html
   tpotscope report ./run1 --json | jq .tpot_s.p99`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.objective(); err != nil {
+				return err
+			}
 			cfg, err := a.load(nil)
 			if err != nil {
 				return err
@@ -129,7 +152,7 @@ Times are printed in UTC, and read so: --since and --until take
 // printReport builds and prints the report of the recording in dir.
 func (a *app) printReport(ctx context.Context, dir string, f *reportFlags) error {
 	bar := a.progress("replaying " + filepath.Base(dir))
-	rep, err := buildReport(ctx, dir, f.part, summary.Config{Warmup: f.warmup, Target: f.target}, bar.at)
+	rep, err := buildReport(ctx, dir, f.part, summary.Config{Warmup: f.warmup, Target: f.target, Objectives: f.objectives, Goodput: f.bounds}, bar.at)
 	bar.done()
 	if err != nil {
 		return err
@@ -139,8 +162,11 @@ func (a *app) printReport(ctx context.Context, dir string, f *reportFlags) error
 	} else {
 		err = report.Text(a.out, rep, a.reportOptions(f.verbose))
 	}
-	if err == nil && rep.Empty != "" {
-		err = &exitStatus{exitEvidence, fmt.Errorf("not enough evidence: %s", rep.Empty)}
+	if err == nil && f.html != "" {
+		err = a.writePage(f.html, rep)
+	}
+	if err == nil {
+		err = statusOf(rep)
 	}
 	return err
 }

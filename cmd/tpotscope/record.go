@@ -45,7 +45,8 @@ func (a *app) recordCommand() *cobra.Command {
 		Long: `Record finds the engine, samples GPUs, engine and host while CMD runs (or until
 --for or Ctrl-C), and then reports. CMD's input, output, user and exit code are
 its own: with a CMD the report goes to standard error. Without one, record exits
-with 3 if nothing was recorded that a report could tell of.
+with 3 if nothing was recorded that a report could tell of. With --slo it exits
+as report does, and with a CMD only where that exits with 0.
 
 With --listen a proxy stamps the tokens of requests that go through it, and CMD
 gets its address as OPENAI_BASE_URL.`,
@@ -54,7 +55,7 @@ gets its address as OPENAI_BASE_URL.`,
     -- python my_client.py
   tpotscope record --for 60s`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := positive(cmd, "for"); err != nil {
+			if err := errors.Join(positive(cmd, "for"), o.objective()); err != nil {
 				return err
 			}
 			return a.record(cmd.Context(), &o, args)
@@ -102,6 +103,9 @@ func (a *app) record(ctx context.Context, o *recordOptions, command []string) er
 		return err
 	case err != nil && (!errors.As(err, &status) || status.err != nil):
 		a.say("tpotscope: %v\n", err)
+	}
+	if code == 0 && len(o.slo) > 0 && status != nil {
+		code = status.code // what became of the objectives, which the command itself knows nothing of
 	}
 	if code != 0 {
 		return &exitStatus{code: code}
@@ -168,7 +172,7 @@ func (a *app) recordAround(ctx context.Context, cfg agent.Config, o *recordOptio
 func (a *app) reportRecording(ctx context.Context, dir string, o *recordOptions, beside bool) error {
 	shown := *a
 	switch {
-	case o.quiet && beside:
+	case o.quiet && beside && o.html == "":
 		_, err := record.OpenReader(dir)
 		return err
 	case o.quiet:
@@ -178,7 +182,7 @@ func (a *app) reportRecording(ctx context.Context, dir string, o *recordOptions,
 	}
 	err := shown.printReport(ctx, dir, &o.reportFlags)
 	var status *exitStatus
-	if beside && errors.As(err, &status) && status.code == exitEvidence {
+	if beside && len(o.slo) == 0 && errors.As(err, &status) && status.code == exitEvidence {
 		return nil
 	}
 	return err

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tpotscope/tpotscope/agent/calibration"
 	"github.com/tpotscope/tpotscope/agent/replay"
 	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/summary"
@@ -248,6 +249,7 @@ func buildReport(ctx context.Context, dir string, part span, cfg summary.Config,
 	if err := cfg.Validate(); err != nil {
 		return nil, &exitStatus{exitUsage, err}
 	}
+	cfg.Targets, cfg.Eta = r.Meta().Targets, calibration.OfRecording(r.Meta().Config, r.Meta().GPUs)
 	b := summary.New(cfg)
 	b.SetGPUs(r.Meta().GPUs)
 	warnings, err := replayRun(ctx, r, func(o *correlate.Output) error {

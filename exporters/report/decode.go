@@ -22,6 +22,7 @@ func decodeRows(p *page, r *summary.Report) {
 	} else {
 		p.row("limited by", must, absent(d.Shares.Why))
 	}
+	stepRows(p, r)
 	if d.Bound != timeline.Undetermined {
 		s := d.Reason
 		if d.Roof.OK() {
@@ -37,11 +38,11 @@ func decodeRows(p *page, r *summary.Report) {
 		for i, m := range d.Mixture {
 			parts[i] = string(m.Label) + nbsp + percent(m.Share)
 		}
-		rank := useful
+		matter := useful
 		if d.Bound == timeline.Mixed {
-			rank = wanted // then the parts are the answer
+			matter = wanted // then the parts are the answer
 		}
-		p.row("labels", rank, strings.Join(parts, ", ")+" of decode time")
+		p.row("labels", matter, strings.Join(parts, ", ")+" of decode time")
 	}
 	overTimeRows(p, d)
 	if len(d.HeldDown) > 0 && d.Confidence < timeline.High {
@@ -51,12 +52,19 @@ func decodeRows(p *page, r *summary.Report) {
 		}
 		p.row("held down", wanted, strings.Join(held, "; "))
 	}
-	p.row("counters", must, counters(d))
+	rank := must
+	if len(r.SLO) > 0 {
+		rank = wanted // what was asked for comes first
+	}
+	p.row("counters", rank, counters(d))
 	if d.ResolutionS.OK() {
 		p.row("windows", useful, fmt.Sprintf("of %s, over %s of %s of decode", latency(d.ResolutionS.Value), seconds(d.CoveredS), seconds(d.DecodeS)))
 	}
 	if s := traffic(d); s != "" {
 		p.row("DRAM bytes", wanted, s)
+	}
+	if s := bandOf(d); s != "" {
+		p.row("", useful, s)
 	}
 	if d.MBU.OK() {
 		p.row("MBU", useful, "the bytes of the model take "+percent(d.MBU.Value)+" of peak bandwidth")

@@ -33,8 +33,10 @@ const (
 
 type line struct {
 	text string
-	rank rank
-	row  int // lines of one row stay or go together
+
+	label, plain string // what it is of a row that is not laid out
+	rank         rank
+	row          int // lines of one row stay or go together
 }
 
 // page gathers lines. Text is laid out before it is coloured, so that colours never move a word.
@@ -43,6 +45,7 @@ type page struct {
 	lines   []line
 	rows    int
 	dropped bool
+	whole   bool // rows are kept as they are, for another page to lay out
 }
 
 func newPage(o Options) *page {
@@ -72,7 +75,9 @@ func (p *page) style(s, code string) string {
 }
 
 // add appends a line to the current row.
-func (p *page) add(r rank, text string) { p.lines = append(p.lines, line{text, r, p.rows}) }
+func (p *page) add(r rank, text string) {
+	p.lines = append(p.lines, line{text: text, rank: r, row: p.rows})
+}
 
 // headline is the one sentence, with what must not be missed before it.
 func (p *page) headline(mark, s string) {
@@ -100,6 +105,10 @@ func (p *page) gap() {
 // row is a label and text beside it, which may run over several lines.
 func (p *page) row(label string, r rank, text string) {
 	p.rows++
+	if p.whole {
+		p.lines = append(p.lines, line{label: label, plain: text})
+		return
+	}
 	for i, l := range wrap(text, p.o.Width-labelWidth-2) {
 		if i > 0 {
 			label = ""
@@ -169,7 +178,7 @@ func (p *page) fit() []line {
 		}
 	}
 	if p.dropped {
-		keep = append(keep, line{"  " + p.style(more, dim), must, p.rows + 1})
+		keep = append(keep, line{text: "  " + p.style(more, dim), rank: must, row: p.rows + 1})
 	}
 	return keep
 }

@@ -44,6 +44,7 @@ func Text(w io.Writer, r *summary.Report, o Options) error {
 	if r.Empty == "" {
 		latencyRows(p, r)
 		p.gap()
+		objectiveRows(p, r)
 		decodeRows(p, r)
 		gpuRows(p, r)
 	}

@@ -132,7 +132,7 @@ func spanRows(p *page, r *summary.Report) {
 	p.row("evidence", must, fmt.Sprintf("%s, %s; %s", r.Evidence, sources(r.Evidence), coverage(r)))
 	q := &r.Requests
 	if q.Total > 0 || r.Evidence > timeline.L0 {
-		p.row("requests", must, ends(r))
+		p.row("requests", must, ends(r, p.o.Verbose))
 	}
 	if p.o.Verbose && q.Total > 0 {
 		p.row("warm-up", wanted, q.WarmupRule)
@@ -146,7 +146,7 @@ func spanRows(p *page, r *summary.Report) {
 const shortSpan = 10
 
 // ends says how the requests ended, and first of how many nobody knows.
-func ends(r *summary.Report) string {
+func ends(r *summary.Report, verbose bool) string {
 	q := &r.Requests
 	parts := []string{}
 	if q.EndUnknown > 0 {
@@ -173,6 +173,9 @@ func ends(r *summary.Report) string {
 	}
 	if q.Warmup > 0 {
 		s += fmt.Sprintf("; %s left out as warm-up", count(float64(q.Warmup)))
+		if !verbose {
+			s += " (" + q.WarmupRule + ")"
+		}
 	}
 	return s
 }

@@ -81,3 +81,54 @@ func TestCoverageJustBelowEnoughIsNotWrittenAsEnough(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+func TestAStepIsHeldAgainstWhatIsExpected(t *testing.T) {
+	r := memory()
+	want := "step 20.4 ms, 1.23 to 1.29x the expected 15.8 to 16.6 ms, as prompts were spread; floor 14.2 ms (1.44x), at peak"
+	if got := written(t, r, report.Options{Width: 110}); !strings.Contains(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	r.Step.InChunksS = r.Step.ExpectedS
+	if got := written(t, r, report.Options{Width: 110}); !strings.Contains(got, "step 20.4 ms, 1.29x the expected 15.8 ms; floor") {
+		t.Errorf("without prompts: got %q", got)
+	}
+	if got := written(t, engineOnly(), report.Options{Width: 110}); !strings.Contains(got, "step 20.4 ms; what to expect is unknown (neither model nor number format is known)") {
+		t.Errorf("without a model: got %q", got)
+	}
+}
+
+func TestWhatHelpsSaysHowMuchAtMost(t *testing.T) {
+	got := written(t, memory(), report.Options{Width: 110, Verbose: true})
+	for _, want := range []string{
+		"fp8 KV cache: -2.6 of 20.4 ms a step, -13 % (byte model, expected)",
+		"4-bit weights (awq): -2.4 of 20.4 ms a step, at most -12 % (byte model, expected, held to the memory share of 86 %)",
+		"host gaps closed: -1.4 of 20.4 ms a step, at most -7 % (measured share)",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestObjectivesSayTheirOutcome(t *testing.T) {
+	got := written(t, asked(), report.Options{Width: 110})
+	for _, want := range []string{
+		"ttft.p99<200ms missed: it is 294 ms; 88 % of 4,194 below (95 %: 86.1 to 89.5 %)",
+		"tpot.p99.9<50ms undecided: too few: p99.9 needs 3688 values, there are 1200",
+		"goodput ttft<200ms, tpot<25ms: 82 % of 4,197 requests (95 %: 79.0 to 84.6 %); 5.74 of 7 requests a second, 1,809 of 2,206 tokens a second",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestManyObjectivesFitAPage(t *testing.T) {
+	r := asked()
+	for range 6 {
+		r.SLO = append(r.SLO, r.SLO...)
+		if n := strings.Count(text(t, r, report.Options{}), "\n"); n > 24 {
+			t.Errorf("%d objectives take %d lines", len(r.SLO), n)
+		}
+	}
+}
