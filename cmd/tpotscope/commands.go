@@ -22,7 +22,7 @@ func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
 		a.recordCommand(), a.reportCommand(), a.compareCommand(),
 		a.agentCommand(), a.burstCommand(), a.proxyCommand(),
-		a.doctorCommand(), a.configCommand(), a.demoCommand(), a.versionCommand(),
+		a.doctorCommand(), a.rooflineCommand(), a.configCommand(), a.demoCommand(), a.versionCommand(),
 		a.importCommand(), a.exportCommand(), a.seriesCommand(),
 	}
 }

@@ -93,6 +93,17 @@ func (g GPU) RateOf(d DType) (float64, bool) {
 	return r, r > 0
 }
 
+// ShortName returns the name without the vendor's.
+func (g GPU) ShortName() string { return strings.TrimPrefix(g.Name, "NVIDIA ") }
+
+// Alias returns the usual short name, in capitals.
+func (g GPU) Alias() string {
+	if len(g.Aliases) == 0 {
+		return g.ShortName()
+	}
+	return strings.ToUpper(g.Aliases[0])
+}
+
 // DerivedBandwidth returns the theoretical DRAM bandwidth in bytes per second from memory clock and bus width: two
 // transfers a clock. Zero if either is unknown.
 func (g GPU) DerivedBandwidth() float64 { return g.Describe(0, "").DerivedBandwidth() }

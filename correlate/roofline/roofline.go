@@ -203,8 +203,11 @@ func (m *Model) rateAt(clockHz float64) float64 {
 
 // CriticalBatch returns the number of tokens in a step from which the matrix products over the weights are limited by
 // compute, at the sheet's clock. With experts it is the batch at which all of them are read.
-func (m *Model) CriticalBatch() float64 {
-	b := m.rate * m.weights.Bits / 8 / (2 * m.bandwidth)
+func (m *Model) CriticalBatch() float64 { return m.CriticalBatchAt(0) }
+
+// CriticalBatchAt returns the same at an SM clock in Hz (zero: the sheet's).
+func (m *Model) CriticalBatchAt(clockHz float64) float64 {
+	b := m.rateAt(clockHz) * m.weights.Bits / 8 / (2 * m.bandwidth)
 	if m.spec.MoE() && m.spec.ParamsActive > 0 {
 		b *= float64(m.spec.ParamsStreamed) / float64(m.spec.ParamsActive)
 	}
@@ -213,11 +216,14 @@ func (m *Model) CriticalBatch() float64 {
 
 // CriticalContext returns the context above which decode stays below the compute roof at any batch, and false if there
 // is none: the cache is then read at an intensity above the ridge.
-func (m *Model) CriticalContext() (float64, bool) {
+func (m *Model) CriticalContext() (float64, bool) { return m.CriticalContextAt(0) }
+
+// CriticalContextAt returns the same at an SM clock in Hz (zero: the sheet's).
+func (m *Model) CriticalContextAt(clockHz float64) (float64, bool) {
 	const long = 1 << 20
 	perToken := m.KVReadBytes(long) / m.KVCopies() / long
 	flops := m.attentionFLOPs(long) / long
-	den := m.Ridge(0)*perToken - flops
+	den := m.Ridge(clockHz)*perToken - flops
 	if den <= 0 {
 		return 0, false
 	}
