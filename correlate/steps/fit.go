@@ -166,10 +166,14 @@ func (f *Fit) intervals(c *columns) bool {
 	}
 	// Every term is drawn with the same resamples, so that each of them is fitted once.
 	var drawn [][]float64
+	block := max(1, n/(stats.MinBlocks+4))
+	// Each fitted term uses up one of the blocks that tell the spread.
+	blocks := float64(n / block)
+	wider := math.Sqrt(blocks / (blocks - float64(1+len(c.use))))
 	for k, t := range append([]*Term{&f.Fixed}, c.term...) {
 		call := 0
 		boot := stats.Bootstrap{
-			Block: max(1, n/(stats.MinBlocks+4)), Resamples: fitResamples,
+			Block: block, Resamples: fitResamples,
 			Rand: rand.New(rand.NewPCG(uint64(n), math.Float64bits(f.mean.Time))), // draws of a bootstrap, no secret
 		}
 		at, iv, ok := boot.Statistic(resid, func(idx []int) float64 {
@@ -185,7 +189,8 @@ func (f *Fit) intervals(c *columns) bool {
 			f.Fixed.Why, f.Fixed.Fitted = whyNoSpread, false
 			return false
 		}
-		t.Slope, t.Interval, t.Fitted = at, iv, true
+		t.Slope, t.Fitted = at, true
+		t.Interval = timeline.Interval{Low: at + (iv.Low-at)*wider, High: at + (iv.High-at)*wider}
 	}
 	return true
 }

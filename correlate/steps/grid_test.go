@@ -30,7 +30,7 @@ func TestReadingsHoldWhereStepsAreLongAgainstJitter(t *testing.T) {
 				if jitter > 5*ms && ratio > 1 { // hosts are not so bad; a long step with more shows the same as a short one
 					continue
 				}
-				p := play{seed: uint64(batch), batch: batch, step: constant(step), jitter: uniform(jitter), stretch: 3500 * ms}
+				p := play{seed: uint64(batch), batch: batch, step: constant(step), jitter: uniform(jitter), stretch: 2500 * ms}
 				tokens, tr := p.run()
 				c := tr.against(read(tokens, false))
 				hold, readings, worst = hold+c.hold, readings+c.readings, max(worst, c.worst)
@@ -113,7 +113,7 @@ func TestReadingsThatAreOffDoNotHold(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, batch := range []int{2, 16, 64} {
-				p := play{seed: uint64(batch), batch: batch, step: constant(10 * ms), jitter: uniform(ms), stretch: 8500 * ms}
+				p := play{seed: uint64(batch), batch: batch, step: constant(10 * ms), jitter: uniform(ms), stretch: 6500 * ms}
 				tt.change(&p)
 				tokens, tr := p.run()
 				c := tr.against(read(tokens, tt.speculates))

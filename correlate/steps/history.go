@@ -15,16 +15,14 @@ type Observation struct {
 }
 
 // Observation returns the mean step of the reading's stretch, for a [History]. Batch and context are means over the
-// stretch and prompt its prompt tokens, of the whole engine: told by it, or by a probe that sees all of its traffic. It
-// is refused where any of them is not known, since a slope over what part of the engine did is a slope of nothing.
+// stretch and prompt is its prompt tokens a second, of the whole engine: told by it, or by a probe that sees all of its
+// traffic. It is refused where any of them is not known, since a slope over a part of what an engine did is a slope of
+// nothing.
 func (r *Reading) Observation(batch, context, prompt timeline.Measure) (Observation, bool) {
 	if !r.Holds || !batch.OK() || !context.OK() || !prompt.OK() {
 		return Observation{}, false
 	}
-	return Observation{
-		Time: r.Time.Value, Batch: batch.Value, Context: context.Value,
-		Prompt: prompt.Value * r.Time.Value / max(r.Time.Value, r.Over.Duration().Seconds()),
-	}, true
+	return Observation{Time: r.Time.Value, Batch: batch.Value, Context: context.Value, Prompt: prompt.Value * r.Time.Value}, true
 }
 
 // History keeps the newest observations of one target, in the order of time. It is not safe for concurrent use.
