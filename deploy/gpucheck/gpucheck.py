@@ -116,6 +116,26 @@ def submit(path, requests):
         c.close()
 
 
+def health(path):
+    """What the agent that listens there says of itself."""
+    c = UnixConnection(path)
+    try:
+        c.request("GET", "/healthz")
+        return json.loads(c.getresponse().read())
+    finally:
+        c.close()
+
+
+def reads(path):
+    """Whether the agent that listens there reads its GPUs: for two seconds, so that its rates are found."""
+    try:
+        h = health(path)
+    except (OSError, ValueError, http.client.HTTPException):
+        return False
+    gpus = h.get("gpus") or []
+    return bool(gpus) and h["uptime_s"] > 2 and all(g["state"] == "ok" and g["newest_window_age_s"] < 1 for g in gpus)
+
+
 class Check:
     """One run over one GPU."""
 
@@ -322,13 +342,13 @@ class Check:
         log = open(os.path.join(place, "log"), "wb")
         p = subprocess.Popen([self.binary("tpotscope"), "agent", "--config", path], stdout=log, stderr=log, env=self.env)
         try:
-            end = time.monotonic() + 30
-            while not os.path.exists(config["socket"]):
+            end = time.monotonic() + 60  # the helper opens the driver, which takes seconds without persistence mode, and finds its rates
+            while not reads(config["socket"]):
                 if p.poll() is not None or time.monotonic() > end:
                     with open(log.name, encoding="utf-8") as f:
-                        raise RuntimeError("the agent did not start: " + f.read()[-300:])
-                time.sleep(0.05)
-            time.sleep(3)  # the helper opens the driver and calibrates its rates
+                        raise RuntimeError("the agent did not start, or reads no GPU: " + f.read()[-300:])
+                time.sleep(0.1)
+            time.sleep(1)
             yield config["socket"], config["record"]["dir"]
         finally:
             time.sleep(2.5)  # the last cell waits for what is late
@@ -360,9 +380,21 @@ class Check:
             d = report["decode"]
             seen[name] = {"known": facts, "decode": d, "tpot_s": report["tpot_s"], "warnings": report["warnings"]}
             bound = d.get("bound")
-            self.note("verdict " + name, "ok" if bound in LABELS[name] else "off", f"{bound} ({d.get('reason', '')}; {d.get('confidence')} confidence)")
+            text = f"{bound} ({self.shares(d) or d.get('reason', '')}; {d.get('confidence')} confidence)"
+            self.note("verdict " + name, "ok" if bound in LABELS[name] else "off", text)
         self.result["loads"] = seen
         self.bytes(seen)
+
+    @staticmethod
+    def shares(decode):
+        """The split of the whole load's time, and where no label holds all of it, of its cells: a reason is of one cell."""
+        split = decode.get("shares") or {}
+        parts = [f"{k} {100 * v:.0f} %" for k, v in sorted(split.items(), key=lambda kv: -kv[1]) if isinstance(v, (int, float)) and v >= 0.005] if isinstance(split, dict) else []
+        cells = decode.get("mixture") or []
+        if len(cells) > 1:
+            parts += ["cells: " + ", ".join(f"{p['label']} {100 * p['share']:.0f} %" for p in cells)]
+            parts += [decode.get("reason", "")] if decode.get("bound") == "undetermined" else []
+        return ", ".join(p for p in parts if p)
 
     def bytes(self, seen):
         """Holds measured bytes a step against known ones: absolutely, and as the ratio of two loads."""
