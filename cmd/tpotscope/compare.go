@@ -46,15 +46,16 @@ number format save the DRAM bandwidth it promised, did an engine upgrade cost
 time and where, is the other GPU faster.
 
 It compares bytes and time per engine step at the same batch, context and prompt
-work: at a fixed arrival rate a faster build runs a smaller batch. All ratios are
-B over A. The verdict is one of
-  realised               bytes fell, and at least half of the time they should save came
-  bytes_saved_not_time   bytes fell, and less than half of that time came
-  bytes_not_saved        less than half of the bytes that the format should save
-  regression             slower by more than the margin
-  improvement            faster by more than the margin, and no bytes explain it
-  no_difference          the whole interval lies within the margin
-  refused, undetermined  with the reason, and what would help
+work: at a fixed arrival rate a faster build runs a smaller batch. All ratios
+are B over A. The verdict is one of
+  realised              bytes fell, and half or more of the time they should save
+                        came
+  bytes_saved_not_time  bytes fell, and less than half of that time came
+  bytes_not_saved       under half of the bytes that the format should save
+  regression            slower by more than the margin
+  improvement           faster by more than the margin, and no bytes explain it
+  no_difference         the whole interval lies within the margin
+  refused, undetermined with the reason, and what would help
 
 Both need a minute or more of the same kind of load, and the same instrument:
 the engine's metrics, or the proxy. A and B are RUNs: a directory, or @last,
@@ -65,7 +66,7 @@ regression, on bytes or time not-saved, or on any; any exits with 10 on every
 other change beyond the margin.`,
 		Example: `  tpotscope compare @prev @last
   tpotscope compare ./bf16 ./fp8 -v
-  tpotscope compare ./before ./after --fail-on regression --json | jq .time_ratio
+  tpotscope compare ./old ./new --fail-on regression --json | jq .time_ratio
   tpotscope compare @last @last --until-a 10m --since-b 10m`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.check(cmd); err != nil {
@@ -132,11 +133,11 @@ func (a *app) compare(ctx context.Context, f *compareFlags) error {
 	}
 	x, err := a.loadRecording(ctx, f.dirA, f.partA, compare.Config{Name: nameOf(f.runA, f.dirA), Target: f.target, Warmup: f.warmup})
 	if err != nil {
-		return fmt.Errorf("A: %w", err)
+		return ofSide("A", err)
 	}
 	y, err := a.loadRecording(ctx, f.dirB, f.partB, compare.Config{Name: nameOf(f.runB, f.dirB), Target: f.targetB, Warmup: f.warmup})
 	if err != nil {
-		return fmt.Errorf("B: %w", err)
+		return ofSide("B", err)
 	}
 	r, err := compare.Of(x, y, compare.Options{Margin: f.margin, Seed: 1})
 	if err != nil {
@@ -151,6 +152,20 @@ func (a *app) compare(ctx context.Context, f *compareFlags) error {
 		return err
 	}
 	return f.status(r)
+}
+
+// ofSide says of which side an error is, and names the flag of that side.
+func ofSide(side string, err error) error {
+	var status *exitStatus
+	if !errors.As(err, &status) || status.err == nil {
+		return fmt.Errorf("%s: %w", side, err)
+	}
+	for _, flag := range []string{"--since", "--until"} {
+		if rest, ok := strings.CutPrefix(status.err.Error(), flag+": "); ok {
+			return &exitStatus{status.code, fmt.Errorf("%s-%s: %s", flag, strings.ToLower(side), rest)}
+		}
+	}
+	return &exitStatus{status.code, fmt.Errorf("%s: %w", side, status.err)}
 }
 
 // nameOf is what a recording is called in print: as it was asked for, or its folder.

@@ -236,20 +236,20 @@ func splitRows(p *page, s *compare.Split, a, b *compare.Arm) {
 	if !s.Total.OK() || !a.TPOT.OK() || !b.TPOT.OK() {
 		return
 	}
-	text := fmt.Sprintf("mean TPOT %s to %s: %s direct", latency(a.TPOT.Value), latency(b.TPOT.Value), millis(s.Direct))
+	parts := []string{fmt.Sprintf("mean TPOT %s to %s: %s direct", latency(a.TPOT.Value), latency(b.TPOT.Value), millis(s.Direct))}
 	for _, c := range []struct {
 		v    compare.Value
 		text string
 	}{{s.Amplified, "amplified by the batch, which follows"}, {s.Load, "by another load"}, {s.Work, "by other lengths"}} {
 		if v := c.v.Value; v.OK() && math.Abs(v.Value) >= 0.01*a.TPOT.Value {
-			text += ", " + millis(c.v) + " " + c.text
+			parts = append(parts, millis(c.v)+" "+c.text)
 		}
 	}
 	rank := useful
 	if s.Loop == "fixed_rate" || s.Loop == "load_changed" {
 		rank = wanted
 	}
-	p.row("unmatched", rank, text)
+	p.row("unmatched", rank, strings.Join(parts, ", "))
 	if p.o.Verbose {
 		p.row("load", useful, strings.ReplaceAll(s.Loop, "_", " "))
 	}
@@ -261,23 +261,25 @@ func binRows(p *page, r *compare.Report) {
 		return
 	}
 	p.gap()
-	const width = 9
-	header := ""
-	for _, h := range []string{"context", "prompt", "s of A", "s of B", "TPOT A", "TPOT B", "ratio", "bytes"} {
-		header += left(h, width)
-	}
-	p.put("batch", must, p.style(header, dim))
+	p.put("batch", must, p.style(binColumns("context", "prompt", "s of A", "s of B", "TPOT A", "TPOT B", "ratio", "bytes"), dim))
 	for _, b := range r.Matched.Table {
-		text := ""
-		for _, c := range []string{
+		p.put(fmt.Sprintf("%.1f", b.Batch), must, binColumns(
 			count(b.Context), fmt.Sprintf("%.1f", b.Prompt), fmt.Sprintf("%.0f", b.SecondsA), fmt.Sprintf("%.0f", b.SecondsB),
 			fmt.Sprintf("%.2f", 1e3*b.TPOTA), fmt.Sprintf("%.2f", 1e3*b.TPOTB), fmt.Sprintf("%.3f", b.TimeRatio), fraction(b.Bytes),
-		} {
-			text += left(c, width)
-		}
-		p.put(fmt.Sprintf("%.1f", b.Batch), must, text)
+		))
 	}
-	p.put("", must, p.style("prompt: tokens a step; TPOT in ms; ratio, bytes: B over A, a step's bytes", dim))
+	p.put("", must, p.style("prompt: tokens a step; TPOT in ms; ratio, bytes: B over A, of a step", dim))
+}
+
+// binWidth of a column lets eight of them and the batch fit 80 columns.
+const binWidth = 8
+
+func binColumns(texts ...string) string {
+	var b strings.Builder
+	for _, t := range texts {
+		b.WriteString(left(t, binWidth))
+	}
+	return b.String()
 }
 
 func fraction(m timeline.Measure) string {
