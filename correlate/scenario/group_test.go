@@ -14,7 +14,7 @@ import (
 
 // Every rank's counters are the sum of that rank's kernels, whose limiters sum to all of its time.
 func TestEveryRankIsTheSumOfItsKernels(t *testing.T) {
-	for _, name := range []string{"tp2", "pipeline", "lockstep", "draft_model", "overlays/comm_or_straggler_possible", "labels/communication"} {
+	for _, name := range []string{"tp2", "groups/pipeline", "groups/lockstep", "draft_model", "overlays/comm_or_straggler_possible", "labels/communication"} {
 		tl := named(t, name)
 		spec := tl.Scenario().Targets[0]
 		steps := tl.Steps(0)
@@ -74,7 +74,7 @@ func TestTheOthersWaitForAStraggler(t *testing.T) {
 }
 
 func TestAPipelineHasBubblesUntilItIsFull(t *testing.T) {
-	tl := named(t, "pipeline")
+	tl := named(t, "groups/pipeline")
 	one, _ := tl.PhaseTruth(0, "one")
 	many, _ := tl.PhaseTruth(0, "many")
 	if one.Waits < 0.7 || one.Waits > 0.76 || many.Waits > 0.1 {
@@ -86,7 +86,7 @@ func TestAPipelineHasBubblesUntilItIsFull(t *testing.T) {
 }
 
 func TestCopiesWithoutWorkRunDummySteps(t *testing.T) {
-	tl := named(t, "lockstep")
+	tl := named(t, "groups/lockstep")
 	p, _ := tl.Phase("one")
 	for rank := range 4 {
 		tr := tl.RankTruth(0, rank, p.Span.From, p.Span.To)

@@ -35,7 +35,11 @@ func all(tb testing.TB) map[string]*scenario.Timeline {
 		tb.Fatalf("no scenarios: %v", err)
 	}
 	list := map[string]*scenario.Timeline{}
-	for _, name := range files {
+	groups, err := filepath.Glob("testdata/groups/*.scenario")
+	if err != nil || len(groups) == 0 {
+		tb.Fatalf("no groups: %v", err)
+	}
+	for _, name := range append(files, groups...) {
 		list[strings.TrimSuffix(filepath.Base(name), ".scenario")] = file(tb, name)
 	}
 	for _, name := range scenario.Library() {
