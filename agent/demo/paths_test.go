@@ -171,7 +171,7 @@ func sayings(t *testing.T, dir string, epoch timeline.Instant, st *stage) map[st
 				p := &o.Phases[j]
 				reports[i].AddPhase(p)
 				whole := p.Request.Over()
-				if whole.Start >= over.Start && whole.End <= over.End && p.Request.OutputTokens > 1 && !slices.ContainsFunc(lost, func(s timeline.Span) bool { return whole.Overlap(s) > 0 }) {
+				if whole.Start >= over.Start && whole.End <= over.End && p.Request.OutputTokens > 1 && p.Request.Status != timeline.StatusUnfinished && !slices.ContainsFunc(lost, func(s timeline.Span) bool { return whole.Overlap(s) > 0 }) {
 					out[i].requests++
 					out[i].grades[p.Grade] = true
 				}
