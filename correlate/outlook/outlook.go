@@ -81,6 +81,7 @@ type sums struct {
 	alone                   float64 // expected without the prompt work
 	rated                   float64 // expected at the clock of the data sheet
 	batch, context, prompt  float64
+	sequences, drafted      float64 // requests that decoded, times steps; and steps that yielded more than a token for each
 	clock, clockS           float64 // Hz times s, and the s
 	modelled, modelledS     float64
 
@@ -138,6 +139,11 @@ func (t *Tally) expect(c *correlate.Cell, sec, steps float64) {
 	}
 	s := &t.sums
 	st := roofline.Step{Decode: c.OutputTokens.Value / steps, Prompt: c.PromptTokens.Value / steps, Context: c.ContextSum.Value}
+	if st.Decode > draftedFrom*c.Batch.Value {
+		st.Sequences = c.Batch.Value
+		s.drafted += steps
+	}
+	s.sequences += steps * c.Batch.Value
 	clock := 0.0
 	if m := c.Counters[timeline.SMClock]; m.OK() {
 		clock = m.Value
@@ -174,7 +180,7 @@ const (
 // bytes adds what a cell's steps moved, and the band of what the model expects.
 func (t *Tally) bytes(c *correlate.Cell, st roofline.Step, steps float64) {
 	s := &t.sums
-	u := roofline.Unknown{Padding: true, Draft: st.Decode > draftedFrom*c.Batch.Value}
+	u := roofline.Unknown{Padding: true, Draft: st.Sequences > 0}
 	plain := t.model.Bytes(st, u).Scale(steps)
 	u.Prefix = true
 	shared := t.model.Bytes(st, u).Scale(steps)
@@ -333,7 +339,7 @@ func (t *Tally) Step() Step {
 	}
 	n := s.modelled
 	out.FloorS, out.ExpectedS, out.InChunksS = timeline.Known(s.floor/n), timeline.Known(s.even/n), timeline.Known(s.chunks/n)
-	out.Prompt, out.Context = s.prompt/n, s.context/max(1, s.batch)
+	out.Prompt, out.Context = s.prompt/n, s.context/max(1, s.sequences)
 	took := s.modelledS / n // of the steps that the model speaks of
 	out.OverFloor, out.OverExpected = timeline.Known(took/out.FloorS.Value), timeline.Known(took/out.ExpectedS.Value)
 	t.describe(&out)
@@ -354,6 +360,9 @@ func (t *Tally) describe(out *Step) {
 	}
 	if t.eta.TensorOrigin == verdict.OriginAssumed && out.InChunksS.Value > 1.01*t.sums.alone/t.sums.modelled {
 		out.Assumed = append(out.Assumed, fmt.Sprintf("%.0f %% of peak tensor rate achievable", 100*t.eta.Tensor))
+	}
+	if t.sums.drafted > 0 {
+		out.Assumed = append(out.Assumed, "no time or traffic of drafts")
 	}
 	if t.model.Spec().MoE() {
 		out.Assumed = append(out.Assumed, "tokens routed to experts independently")

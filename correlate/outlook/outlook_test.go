@@ -219,3 +219,14 @@ func TestACalibratedNodeExpectsWhatItReaches(t *testing.T) {
 		t.Error("the floor is at peak, whatever is reached")
 	}
 }
+
+func TestDraftsAreAssumedAway(t *testing.T) {
+	tally := outlook.New(facts())
+	c := cell(0, 100, 8, 1000)
+	c.OutputTokens = timeline.Known(100 * 8 * 2.5) // two and a half tokens a request and step
+	tally.Add(c)
+	s := tally.Step()
+	if s.Context != 1000 || s.Batch != 20 || len(s.Assumed) != 1 || !strings.Contains(s.Assumed[0], "drafts") {
+		t.Errorf("%+v, want 20 tokens of 8 requests at 1,000 of context, and drafts assumed away", s)
+	}
+}

@@ -31,8 +31,12 @@ func known(v float64) timeline.Measure { return timeline.Known(v) }
 func stat(n int, p50 float64) summary.Stat {
 	s := summary.Stat{N: n, Mean: known(1.02 * p50), P50: known(p50), P90: known(1.15 * p50), P99: known(1.6 * p50), Percentiles: "linear_r7"}
 	s.CI95Mean.Value = timeline.Interval{Low: 1.01 * p50, High: 1.03 * p50}
+	s.CI95P50.Value = timeline.Interval{Low: 0.99 * p50, High: 1.01 * p50}
+	s.CI95P90.Value = timeline.Interval{Low: 1.12 * p50, High: 1.19 * p50}
+	s.CI95P99.Value = timeline.Interval{Low: 1.5 * p50, High: 1.8 * p50}
 	if n < 368 {
 		s.P99 = timeline.Absent(fmt.Sprintf("p99 needs 368 values, there are %d", n))
+		s.CI95P99 = summary.Maybe[timeline.Interval]{Why: fmt.Sprintf("needs 368 values, there are %d", n)}
 	}
 	return s
 }
