@@ -119,11 +119,15 @@ func TestLibraryIsOpenedAgainWhenItListsOthers(t *testing.T) {
 // late is a library whose driver takes longer to tell that nothing happened than it was asked to, as on a busy host.
 type late struct{ *sim.Library }
 
-func (l late) Await(wait time.Duration) (nvml.Happening, bool, error) { return l.Library.Await(5 * wait) }
+func (l late) Await(wait time.Duration) (nvml.Happening, bool, error) {
+	return l.Library.Await(5 * wait)
+}
 
 func TestWaitThatIsLateIsNotStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		now := func() timeline.Instant { return timeline.Instant(time.Hour + time.Duration(time.Now().UnixNano()%1e15)) }
+		now := func() timeline.Instant {
+			return timeline.Instant(time.Hour + time.Duration(time.Now().UnixNano()%1e15))
+		}
 		f, err := Probe(t.Context(), late{sim.NewLibrary(sim.Waves{Count: 1}, sim.Options{}, now)}, nvml.DefaultConfig(), now)
 		if err != nil || len(f.GPUs) != 1 {
 			t.Errorf("probe: %v, %d gpus", err, len(f.GPUs))

@@ -126,13 +126,7 @@ func (in *inbox) take(k kind, payload []byte, pid int) error {
 		if err := errors.Join(err, in.place(&e.GPU)); err != nil {
 			return err
 		}
-		if e.Kind == timeline.EventGPULost {
-			if e.GPU == timeline.NoGPU {
-				in.missing = true
-			} else {
-				in.gone[e.GPU] = true
-			}
-		}
+		in.takeLoss(&e)
 		in.sink.AddEvent(e)
 	case kindStats:
 		return in.takeStats(payload)
@@ -150,6 +144,17 @@ func (in *inbox) take(k kind, payload []byte, pid int) error {
 		return fmt.Errorf("kind %d: %w", k, errFrame)
 	}
 	return nil
+}
+
+// takeLoss notes which GPU is lost, if the event says so.
+func (in *inbox) takeLoss(e *timeline.Event) {
+	switch {
+	case e.Kind != timeline.EventGPULost:
+	case e.GPU == timeline.NoGPU:
+		in.missing = true
+	default:
+		in.gone[e.GPU] = true
+	}
 }
 
 // place turns a helper's index of a GPU into its position.

@@ -63,7 +63,7 @@ func (s *Source) awaitHelper(ctx context.Context, in *inbox) bool {
 		}
 		_, err = s.find()
 	}
-	path, _ := s.find() //nolint:errcheck // it was just found, and a start that fails says so
+	path, _ := s.find() // it was just found, and a start that fails says so
 	s.opts.Logger.Warn("helper found", slog.String("path", path))
 	return true
 }
