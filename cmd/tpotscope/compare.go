@@ -48,8 +48,8 @@ time and where, is the other GPU faster.
 It compares bytes and time per engine step at the same batch, context and prompt
 work: at a fixed arrival rate a faster build runs a smaller batch. All ratios
 are B over A. The verdict is one of
-  realised              bytes fell, and half or more of the time they should save
-                        came
+  realised              bytes fell, and half or more of the time that they
+                        should save came
   bytes_saved_not_time  bytes fell, and less than half of that time came
   bytes_not_saved       under half of the bytes that the format should save
   regression            slower by more than the margin

@@ -103,6 +103,13 @@ func compareSaid(r *compare.Report) string {
 	case compare.Improvement:
 		return "B is faster than A by " + percent(1-r.Time.Value.Value) + " of A's time a token"
 	case compare.NoDifference:
+		if iv := r.Time.CI95.Value; iv.Low > 1 || iv.High < 1 {
+			word, by := "more", r.Time.Value.Value-1
+			if by < 0 {
+				word, by = "less", -by
+			}
+			return fmt.Sprintf("B takes %.1f"+nbsp+"%% of A's time a token %s, within the margin of %s", 100*by, word, percent(r.Margin))
+		}
 		return "A and B take the same time a token, within " + percent(r.Margin) + " of A's"
 	case compare.Refused, compare.Undetermined:
 	}
@@ -268,7 +275,7 @@ func binRows(p *page, r *compare.Report) {
 			fmt.Sprintf("%.2f", 1e3*b.TPOTA), fmt.Sprintf("%.2f", 1e3*b.TPOTB), fmt.Sprintf("%.3f", b.TimeRatio), fraction(b.Bytes),
 		))
 	}
-	p.put("", must, p.style("prompt: tokens a step; TPOT in ms; ratio, bytes: B over A, of a step", dim))
+	p.row("", must, "prompt: tokens a step; TPOT in ms; ratio and bytes: B over A")
 }
 
 // binWidth of a column lets eight of them and the batch fit 80 columns.
