@@ -2,6 +2,7 @@ package scenario_test
 
 import (
 	"io"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +84,52 @@ phase steady 5s..20s
 	}
 }
 
+func TestParseReadsGroupsEnginesAndProbes(t *testing.T) {
+	s, err := scenario.Parse("more.scenario", stringReader(`
+duration 1m
+gpu h200 count=12
+gpu h100 mig=3/7
+target stages model=Llama-3.1-70B dtype=fp8 tp=2 pp=2
+target copies model=Qwen3-30B-A3B dtype=fp8 tp=2 dp=4 skew=1.5 correlation=50%
+target small model=Llama-3.2-1B gpus=12
+engine target=stages prompts=apart pad=off reach=80% reduce=14us speculate=4 accept=0.6 draft=Llama-3.2-1B
+engine target=small adapters=8 adapter_rank=32 lag=2ms merge=20ms slow_readers=10% slow_every=400ms
+engine target=small remote_rate=30000 remote_bps=12.5e9
+load target=small rate=10 swing=50% period=30s prompt=10 output=10
+fault straggler 20% gpu=1 10s..20s
+fault cooling 1.8
+fault front_stall 200ms every=3s
+fault long_output 1.5 20s..
+counter untrusted counter=dram_util
+probe coverage=30% clock_bound=5ms
+phase late label=communication 10s..20s
+phase seen grade=shared
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stages, copies, small := s.Targets[0], s.Targets[1], s.Targets[2]
+	if stages.Ranks() != 4 || copies.Ranks() != 8 || copies.Skew != 1.5 || copies.Correlation != 0.5 || copies.GPUs[0] != 4 {
+		t.Errorf("targets: %+v", s.Targets)
+	}
+	if e := stages.Engine; !e.Apart || e.Pad || e.Reach != 0.8 || e.Reduce != 14*time.Microsecond || e.Draft.Name != "Llama-3.2-1B" {
+		t.Errorf("engine: %+v", e)
+	}
+	want := scenario.FrontSpec{Lag: 2 * time.Millisecond, Merge: 20 * time.Millisecond, SlowReaders: 0.1, SlowEvery: 400 * time.Millisecond}
+	if e := small.Engine; e.Front != want || e.Adapters != 8 || e.AdapterRank != 32 || e.RemoteRate != 30000 || e.RemoteBps != 12.5e9 {
+		t.Errorf("engine: %+v", e)
+	}
+	if s.Slices[12] != 3./7 || s.GPUs[12].SMs != 56 || s.Loads[0].Swing != 0.5 || s.Loads[0].Period != 30*time.Second {
+		t.Errorf("an instance: %v, %+v; a load: %+v", s.Slices, s.GPUs[12], s.Loads[0])
+	}
+	if s.Probe != (scenario.ProbeSpec{Coverage: 0.3, ClockBound: 5 * time.Millisecond}) || s.Phases[0].Label != "communication" || s.Phases[1].Grade != "shared" {
+		t.Errorf("probe %+v, phases %+v", s.Probe, s.Phases)
+	}
+	if f := s.Faults[0]; len(s.Faults) != 4 || f.Kind != scenario.Straggler || f.Value != 0.2 || f.GPU != 1 {
+		t.Errorf("faults: %+v", s.Faults)
+	}
+}
+
 func TestParseSaysWhatIsWrongAndWhere(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"an unknown keyword", head + "laod streams=1", `bad.scenario:5: unknown keyword "laod" (nearest: load)`},
@@ -106,6 +153,12 @@ func TestParseSaysWhatIsWrongAndWhere(t *testing.T) {
 		{"a key twice", head + "load streams=1 streams=2 prompt=1 output=1", `key "streams" is given twice`},
 		{"two durations", head + "duration 5s", "duration: given twice"},
 		{"no duration first", "gpu h100", "duration must come before gpu"},
+		{"copies of a dense model", "duration 1s\ngpu h100 count=2\ntarget a model=Llama-3.1-8B dp=2", "dp= is for a model with experts"},
+		{"stages of copies", "duration 1s\ngpu h200 count=4\ntarget a model=Qwen3-30B-A3B dtype=fp8 dp=2 pp=2", "pp= goes with neither dp= nor ep="},
+		{"a part that is none", "duration 1s\ngpu h100 mig=0.3", `"0.3" is not a part such as 1/7`},
+		{"half of a remote prefill", head + "engine remote_rate=100", "remote_rate= and remote_bps= go together"},
+		{"a swing without its period", head + "load rate=1 swing=10% prompt=1 output=1", "swing= and period= go together"},
+		{"a phase that shows what is no label", head + "phase p label=memry", `unknown value "memry" (nearest: memory)`},
 		{"four bits in a cache", "duration 1s\ngpu h100\ntarget a model=Llama-3.1-8B kv=awq", "kv=awq is no format for a KV cache"},
 	}
 	for _, tt := range tests {
@@ -122,6 +175,9 @@ func FuzzParse(f *testing.F) {
 	f.Add(head)
 	f.Add(head + "fault host_stall 1ms every=1s 1s..2s\ncounter lag=3ms\nphase a")
 	f.Add("seed 1\nduration 1h\ngpu a100 count=8\ntarget x model=qwen3-8b tp=8 gpus=0,1,2,3,4,5,6,7\nrequest at=1s prompt=1..9 output=1")
+	f.Add("duration 1s\ngpu h200 count=4\ntarget x model=qwen3-30b-a3b dtype=fp8 dp=4\nengine adapters=3 lag=1ms merge=9ms\nload rate=9 prompt=9 output=9\nfault straggler 9% gpu=1")
+	f.Add("duration 1s\ngpu h100 count=4\ntarget x model=llama-3.1-8b pp=2 tp=2\nengine speculate=2 draft=llama-3.2-1b\nload streams=3 prompt=9 output=9\nfault front_stall 9ms every=99ms\nprobe coverage=9%")
+	f.Add("duration 1s\ngpu h100 mig=1/7\ntarget x model=llama-3.2-1b\nengine remote_rate=9000 remote_bps=9e9 prompts=apart\nload streams=3 prompt=9 output=9\ncounter lag=9ms")
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := scenario.Parse("fuzz.scenario", stringReader(text))
 		if err != nil {
@@ -151,6 +207,12 @@ func FuzzParse(f *testing.F) {
 		}
 		if tl, err := s.Run(); err == nil {
 			tl.Truth(0, 0, tl.Duration())
+			tl.Observe(scenario.Instruments{})
+			for _, f := range s.Faults {
+				if c := tl.DirectCost(0, f.Kind, 0, tl.Duration()); math.IsNaN(c.Direct()) {
+					t.Errorf("%s costs %+v", f.Kind, c)
+				}
+			}
 		}
 	})
 }

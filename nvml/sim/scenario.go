@@ -140,6 +140,8 @@ func (m *meter) shift(i *instrument, gpu int, c timeline.Counter, w time.Duratio
 		return (i.number - 1) * grown
 	case "zero":
 		return -grown
+	case "untrusted": // full scale, whatever happens
+		return (until - i.from).Seconds() - grown
 	case "frozen": // goes on as in the second before
 		before := min(time.Second, i.from)
 		if before <= 0 {
