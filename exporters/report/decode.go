@@ -33,17 +33,7 @@ func decodeRows(p *page, r *summary.Report) {
 	if s := beside(r); s != "" {
 		p.row("also", wanted, s)
 	}
-	if len(d.Mixture) > 1 {
-		parts := make([]string, len(d.Mixture))
-		for i, m := range d.Mixture {
-			parts[i] = string(m.Label) + nbsp + percent(m.Share)
-		}
-		matter := useful
-		if d.Bound == timeline.Mixed {
-			matter = wanted // then the parts are the answer
-		}
-		p.row("labels", matter, strings.Join(parts, ", ")+" of decode time")
-	}
+	labelRow(p, d)
 	overTimeRows(p, d)
 	if len(d.HeldDown) > 0 && d.Confidence < timeline.High {
 		held := d.HeldDown
@@ -69,6 +59,22 @@ func decodeRows(p *page, r *summary.Report) {
 	if d.MBU.OK() {
 		p.row("MBU", useful, "the bytes of the model take "+percent(d.MBU.Value)+" of peak bandwidth")
 	}
+}
+
+// labelRow says which labels held for which part of the time.
+func labelRow(p *page, d *summary.Decode) {
+	if len(d.Mixture) < 2 {
+		return
+	}
+	parts := make([]string, len(d.Mixture))
+	for i, m := range d.Mixture {
+		parts[i] = string(m.Label) + nbsp + percent(m.Share)
+	}
+	matter := useful
+	if d.Bound == timeline.Mixed {
+		matter = wanted // then the parts are the answer
+	}
+	p.row("labels", matter, strings.Join(parts, ", ")+" of decode time")
 }
 
 // overTimeRows say what bounded decode when, a row for each target.
