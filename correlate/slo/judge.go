@@ -79,7 +79,7 @@ func (s *Share) Interval(alike time.Duration) (timeline.Interval, string, bool) 
 	if s.Units > 0 {
 		n = min(n, float64(s.Units))
 	}
-	how := "Wilson, requests taken as independent"
+	how := "Wilson, requests assumed independent"
 	p := float64(s.Kept) / float64(s.N)
 	if iv, ok := s.over.Interval(level, alike); ok && p > 0 && p < 1 {
 		se := (iv.High - iv.Low) / 2 / z95

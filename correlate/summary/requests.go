@@ -211,7 +211,9 @@ func (p *pool) fill(r *Report) {
 	r.ICL = p.icl.stat(alike, none)
 	for _, s := range []*Stat{&r.ITL, &r.ICL} {
 		no := Maybe[timeline.Interval]{Why: "gaps of one request are not independent of each other"}
-		s.CI95P50, s.CI95P90, s.CI95P99 = no, no, no
+		if s.OK() {
+			s.CI95P50, s.CI95P90, s.CI95P99, s.Intervals = no, no, no, byBlocks
+		}
 	}
 	if share := p.coalescedShare(); share > coalescedLimit {
 		flag := fmt.Sprintf("%.0f %% of the token events shared a read and have no stamp of their own", 100*share)

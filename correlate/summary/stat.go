@@ -29,9 +29,16 @@ type Stat struct {
 	CI95P50     Maybe[timeline.Interval] `json:"ci95_p50"` // by the binomial law, for values taken as independent
 	CI95P90     Maybe[timeline.Interval] `json:"ci95_p90"`
 	CI95P99     Maybe[timeline.Interval] `json:"ci95_p99"`
+	Intervals   string                   `json:"intervals"`      // how they come about
 	Percentiles string                   `json:"percentiles"`    // their type
 	Flag        string                   `json:"flag,omitempty"` // a doubt about all of it
 }
+
+// How intervals come about.
+const (
+	byBlocks   = "mean by blocks of time"
+	byBinomial = "percentiles by the binomial law, requests assumed independent"
+)
 
 // OK reports whether there is a distribution.
 func (s Stat) OK() bool { return s.Absent == "" }
@@ -108,7 +115,7 @@ func (s *series) stat(alike time.Duration, none string) Stat {
 	if n == 0 {
 		return Stat{Absent: s.reasons(none)}
 	}
-	out := Stat{N: n, Percentiles: stats.Linear.String()}
+	out := Stat{N: n, Percentiles: stats.Linear.String(), Intervals: byBlocks + "; " + byBinomial}
 	if !s.values.Exact() {
 		out.Percentiles = fmt.Sprintf("sketch, within %.0f %%", 100*stats.Accuracy)
 	}

@@ -182,10 +182,14 @@ func traffic(d *summary.Decode) string {
 	step, token := d.BytesPerStep, d.BytesPerToken
 	parts := []string{}
 	if step.Measured.OK() || step.Modelled.OK() {
-		parts = append(parts, against(step, "a"+nbsp+"step"))
+		band := ""
+		if d.Rho.OK() && d.RhoBand.OK() {
+			band = ", " + banded(d)
+		}
+		parts = append(parts, against(step, "a"+nbsp+"step", band))
 	}
 	if token.Measured.OK() || token.Modelled.OK() {
-		parts = append(parts, against(token, "a"+nbsp+"token"))
+		parts = append(parts, against(token, "a"+nbsp+"token", ""))
 	}
 	if len(parts) == 0 && !d.DRAM.OK() {
 		return ""
@@ -199,15 +203,15 @@ func traffic(d *summary.Decode) string {
 	return strings.Join(parts, ", ")
 }
 
-// against writes measured and modelled bytes of one thing.
-func against(b summary.Bytes, of string) string {
+// against writes measured and modelled bytes of one thing, and what is said of the two.
+func against(b summary.Bytes, of, said string) string {
 	switch {
 	case !b.Measured.OK():
 		return bytes(b.Modelled.Value) + " " + of + " by the model"
 	case !b.Modelled.OK():
 		return bytes(b.Measured.Value) + " " + of
 	}
-	return fmt.Sprintf("%s %s (model"+nbsp+"%s)", bytes(b.Measured.Value), of, bytes(b.Modelled.Value))
+	return fmt.Sprintf("%s %s (model"+nbsp+"%s%s)", bytes(b.Measured.Value), of, bytes(b.Modelled.Value), said)
 }
 
 // gpuRows list the GPUs: each in its own row where they are few or all is asked for, else their range.

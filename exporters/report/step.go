@@ -25,7 +25,7 @@ func stepRows(p *page, r *summary.Report) {
 	}
 	p.row("step", wanted, stepText(s))
 	if p.o.Verbose {
-		p.row("", useful, stepOf(s))
+		p.row("", useful, stepOf(s, r.Decode.DecodeS))
 	}
 	if len(s.Assumed) > 0 && s.OverExpected.OK() {
 		p.row("", useful, "assumed: "+strings.Join(s.Assumed, "; "))
@@ -63,9 +63,9 @@ func stepText(s *outlook.Step) string {
 	return text
 }
 
-// stepOf says which step the times are of.
-func stepOf(s *outlook.Step) string {
-	text := fmt.Sprintf("mean of %s steps, %s tokens decoded in each", count(s.Steps), short(s.Batch))
+// stepOf says which step the times are of, in a report on so many seconds of decode.
+func stepOf(s *outlook.Step, decode float64) string {
+	text := fmt.Sprintf("mean of %s steps over %s of %s of decode, %s tokens decoded in each", count(s.Steps), seconds(s.DecodeS), seconds(decode), short(s.Batch))
 	if !s.OverExpected.OK() {
 		return text
 	}
@@ -100,17 +100,25 @@ func helpText(h *outlook.Help) string {
 	return text + ")"
 }
 
-// bandOf says where measured over modelled bytes may lie.
+// banded says whether measured over modelled bytes are a finding.
+func banded(d *summary.Decode) string {
+	if b := d.RhoBand.Value; d.Rho.Value < b.Low || d.Rho.Value > b.High {
+		return "outside its band"
+	}
+	return "inside its band"
+}
+
+// bandOf says where measured over modelled bytes may lie, and why it is as wide as it is.
 func bandOf(d *summary.Decode) string {
 	if !d.Rho.OK() || !d.RhoBand.OK() {
 		return ""
 	}
 	b := d.RhoBand.Value
-	where := "inside: no finding"
-	if d.Rho.Value < b.Low || d.Rho.Value > b.High {
-		where = "outside"
+	text := fmt.Sprintf("measured over modelled %.2f, no finding from %.2f to %.2f", d.Rho.Value, b.Low, b.High)
+	if len(d.RhoReasons) > 0 {
+		text += ": " + strings.Join(d.RhoReasons, "; ")
 	}
-	return fmt.Sprintf("measured over modelled %.2f, band %.2f to %.2f, %s", d.Rho.Value, b.Low, b.High, where)
+	return text
 }
 
 // objectiveRows say what became of what was asked for.
