@@ -4,10 +4,6 @@ import (
 	"math"
 	"slices"
 	"sort"
-
-	"gonum.org/v1/gonum/stat/distuv"
-
-	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
 // HodgesLehmann returns by how much values of b exceed values of a: the median of all differences of one of b less one
@@ -24,57 +20,6 @@ func HodgesLehmann(a, b []float64) (float64, bool) {
 		return lower, true
 	}
 	return (lower + d.rank(n/2+1)) / 2, true
-}
-
-// HodgesLehmannInterval returns the interval of [HodgesLehmann] at the given level: the differences that the
-// Mann-Whitney test does not reject, for independent values. It is absent for samples too small for the level, such as
-// three against three at 95 %.
-func HodgesLehmannInterval(a, b []float64, level float64) (timeline.Interval, bool) {
-	d, ok := newDifferences(a, b)
-	if !ok || !(level > 0 && level < 1) {
-		return timeline.Interval{}, false
-	}
-	n := d.count()
-	m := mannWhitneyBelow(len(a), len(b), (1-level)/2)
-	if m < 1 || 2*m > n {
-		return timeline.Interval{}, false
-	}
-	return timeline.Interval{Low: d.rank(m), High: d.rank(n + 1 - m)}, true
-}
-
-// maxExactPairs is the size up to which the Mann-Whitney law is counted out; beyond, it is as good as normal.
-const maxExactPairs = 400
-
-// mannWhitneyBelow returns the greatest k with P(U <= k-1) <= tail, where U counts the pairs of n and m values of one
-// distribution in which the second is the smaller one.
-func mannWhitneyBelow(n, m int, tail float64) int {
-	if n*m > maxExactPairs {
-		f, g := float64(n), float64(m)
-		z := distuv.UnitNormal.Quantile(1 - tail)
-		return int(math.Floor(f*g/2 - z*math.Sqrt(f*g*(f+g+1)/12)))
-	}
-	// ways[i] are the ways to place the m values among the n that give i such pairs: the coefficients of the Gaussian
-	// binomial, by its product formula (Mann and Whitney 1947).
-	ways := make([]float64, n*m+1)
-	ways[0] = 1
-	for k := 1; k <= m; k++ {
-		for i := n*m - (n + k); i >= 0; i-- {
-			ways[i+n+k] -= ways[i]
-		}
-		for i := k; i <= n*m; i++ {
-			ways[i] += ways[i-k]
-		}
-	}
-	var all, below float64
-	for _, w := range ways {
-		all += w
-	}
-	for k, w := range ways {
-		if below += w; below > tail*all {
-			return k
-		}
-	}
-	return len(ways)
 }
 
 // CliffsDelta returns how surely values of b exceed values of a: P(b > a) - P(b < a) over all pairs, from -1 to 1, and

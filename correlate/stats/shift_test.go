@@ -10,7 +10,7 @@ import (
 )
 
 // Permeability of human chorioamnion to water at term and at 12 to 26 weeks (Hollander and Wolfe, Nonparametric
-// Statistical Methods, table 4.1). The book's examples give the shift and its interval.
+// Statistical Methods, table 4.1). The book's example gives the shift.
 var (
 	term  = []float64{0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46}
 	early = []float64{1.15, 0.88, 0.90, 0.74, 1.21}
@@ -22,12 +22,6 @@ func TestHodgesLehmannOnPublishedData(t *testing.T) {
 		t.Fatal("absent")
 	}
 	near(t, "shift", at, 0.305, 1e-9)
-	iv, ok := stats.HodgesLehmannInterval(early, term, 0.95)
-	if !ok {
-		t.Fatal("no interval")
-	}
-	near(t, "low", iv.Low, -0.15, 1e-9)
-	near(t, "high", iv.High, 0.76, 1e-9)
 }
 
 // sample returns up to 40 values, many of them equal.
@@ -75,36 +69,6 @@ func TestShiftsEqualThoseOverAllPairs(t *testing.T) {
 	}
 }
 
-func TestHodgesLehmannIntervalCovers(t *testing.T) {
-	r := rng(52)
-	const trials = 1000
-	for _, tt := range []struct{ n, m int }{{4, 4}, {6, 5}, {12, 9}, {40, 60}} {
-		covered := 0
-		a, b := make([]float64, tt.n), make([]float64, tt.m)
-		for range trials {
-			for i := range a {
-				a[i] = math.Exp(r.NormFloat64())
-			}
-			for i := range b {
-				b[i] = 3 + math.Exp(r.NormFloat64())
-			}
-			iv, ok := stats.HodgesLehmannInterval(a, b, 0.95)
-			if !ok {
-				t.Fatalf("none for %d against %d", tt.n, tt.m)
-			}
-			if iv.Low <= 3 && 3 <= iv.High {
-				covered++
-			}
-		}
-		if got := float64(covered) / trials; got < 0.935 || got > 0.99 {
-			t.Errorf("%d against %d: covered %.3f, want at least 0.95 within noise", tt.n, tt.m, got)
-		}
-	}
-	if iv, ok := stats.HodgesLehmannInterval([]float64{1, 2, 3}, []float64{4, 5, 6}, 0.95); ok {
-		t.Errorf("three against three have the interval %v at 95 %%: only 1 of 20 orders is more extreme on a side", iv)
-	}
-}
-
 func TestShiftsOfWhatIsNoSample(t *testing.T) {
 	one := []float64{1}
 	for _, bad := range [][]float64{nil, {math.NaN()}, {1, math.Inf(1)}, {math.Inf(-1), 1}, {2, math.NaN(), 1}} {
@@ -113,9 +77,6 @@ func TestShiftsOfWhatIsNoSample(t *testing.T) {
 		}
 		if _, ok := stats.CliffsDelta(one, bad); ok {
 			t.Errorf("CliffsDelta(1, %v) has a value", bad)
-		}
-		if _, ok := stats.HodgesLehmannInterval(one, bad, 0.95); ok {
-			t.Errorf("HodgesLehmannInterval(1, %v) has a value", bad)
 		}
 	}
 	if d, ok := stats.CliffsDelta([]float64{1, 2}, []float64{3, 4}); !ok || d != 1 {

@@ -28,14 +28,15 @@ type Fit struct {
 	Effective                     float64 // independent observations that residuals are worth
 	mean                          Observation
 	decode                        float64 // s, mean step without its prompt work
-	together                      bool    // batch and context move together, and the context's term stands for both
+	together                      bool    // batch and context move together, and the term of the context stands for both
+	drifted                       bool    // the context moves with time itself
 }
 
 const (
 	minObservations = 30
 	// minVariation is the least standard deviation over mean of what a slope is drawn over: a line over less is drawn by
 	// noise.
-	minVariation = 0.02
+	minVariation = 0.04
 	// maxTogether is the correlation of batch and context above which their terms cannot be told apart: at 0.97 the
 	// standard error of either is four times that of a lone one.
 	maxTogether   = 0.97
@@ -114,6 +115,10 @@ func (f *Fit) columns(obs []Observation) *columns {
 	f.mean = Observation{stat.Mean(all[0], nil), stat.Mean(all[1], nil), stat.Mean(all[2], nil), stat.Mean(all[3], nil)}
 	c := &columns{time: all[0], w: make([]float64, n), x: make([]float64, n), y: make([]float64, n)}
 	f.together = varies(all[1]) && varies(all[2]) && math.Abs(stat.Correlation(all[1], all[2], nil)) > maxTogether
+	for i := range c.x {
+		c.x[i] = float64(i)
+	}
+	f.drifted = varies(all[2]) && math.Abs(stat.Correlation(c.x, all[2], nil)) > maxTogether
 	for i, t := range []*Term{&f.Batch, &f.Context, &f.Prompt} {
 		switch {
 		case i == 0 && f.together:

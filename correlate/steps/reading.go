@@ -19,9 +19,9 @@ const (
 // Reading is what is known of the steps in one stretch of time. What is measured is there even where the reading does
 // not hold, so that it can be shown with the reason.
 type Reading struct {
-	Over    timeline.Span
+	Over    timeline.Span // from the first arrival of the first step to the last of the last; as asked for if there is none
 	Source  Source
-	Steps   int              // that ended in the stretch
+	Steps   int              // whose ends lie there
 	Time    timeline.Measure // s, mean length of a step
 	Streams timeline.Measure // mean streams that got a token of a step: of those that are observed
 	Context timeline.Measure // mean over steps of the sum of their contexts
@@ -56,7 +56,7 @@ func (w *walk) reading(r Reading, speculates bool, dropped int) Reading {
 	t := &w.total
 	r.Steps = t.steps
 	if t.steps > 0 {
-		r.Over.Start = min(r.Over.Start, w.from)
+		r.Over = timeline.Span{Start: w.from, End: w.until + 1}
 	}
 	if t.linked > 0 {
 		r.Time = timeline.Known(t.took / float64(t.linked))

@@ -37,9 +37,13 @@ func DefaultConfig() Config { return Config{MaxEvents: 1 << 19, MaxStreams: 1 <<
 // Feed it so: call Add for each event that bears tokens of any stream of the target, as it comes; a little out of order
 // does no harm. When a stretch (a cell of a second, say) is known to be complete, call Cut with it; stretches follow one
 // another in time, and events that lie after a stretch wait for their own. A stretch in which nothing decoded needs no
-// call. One that is left out, or holds too few steps to tell, is read together with the next; Over says from when. Cut
-// returns one [Reading] by value and keeps what the next needs: the two steps at the seam, so that no step is lost or
-// counted twice there; the last step of a stretch is thus read with the next.
+// call. One that is left out, or holds too few steps to tell, is read together with the next. Cut returns one [Reading]
+// by value and keeps what the next needs: the two steps at the seam, so that no step is lost or counted twice there. The
+// last step of a stretch is read with the next, since more of its tokens may come; Over says which time was read.
+//
+// A step that yields no token, such as one of a prompt's chunks alone, is part of the next that does. Tokens of streams
+// that are not observed are not missed: the length of steps holds as long as some observed stream decodes, and only the
+// number of streams and the sum of contexts are then of a part.
 //
 // Memory is bounded by the configuration and grows only as needed; Add allocates nothing once it has grown. The same
 // calls give the same readings. It is not safe for concurrent use.

@@ -180,7 +180,8 @@ func (w *walk) arrive(ev *event) {
 func (w *walk) close() {
 	t := w.step
 	w.step = tally{}
-	if w.number == none || w.first <= w.done {
+	// A step that begins before what was read and ends after it has run together, and must show.
+	if w.number == none || w.last <= w.done {
 		return
 	}
 	w.until = w.last

@@ -125,6 +125,10 @@ func (w *Witness) judge(b Bytes) {
 	} else {
 		w.because("the batch tells nothing: %s", f.Batch.Why)
 	}
+	if f.beyond() {
+		w.because("a part exceeds the whole step: the load varied too little to tell the parts")
+		return
+	}
 	var read float64
 	if fixed == reading {
 		read += f.Fixed.Share
@@ -142,6 +146,9 @@ func (w *Witness) judge(b Bytes) {
 			Low: f.Batch.Interval.Low * f.mean.Batch / f.decode, High: f.Batch.Interval.High * f.mean.Batch / f.decode,
 		}
 	}
+	if f.drifted {
+		w.because("the context only grew, or only fell, over the time: whatever else changed with it is in its slope")
+	}
 	switch {
 	case read >= mostOfStep && byBatch.High <= byBatchMost:
 		w.Says = MemoryLike
@@ -150,6 +157,19 @@ func (w *Witness) judge(b Bytes) {
 	default:
 		w.because("%s", f.unsaid(kv, fixed))
 	}
+}
+
+// maxBeyond is by how much a part may seem less than nothing or more than the whole, by noise.
+const maxBeyond = 0.2
+
+// beyond reports whether some part cannot be, so that none is to be believed.
+func (f *Fit) beyond() bool {
+	for _, t := range []Term{f.Fixed, f.Batch, f.Context} {
+		if t.Share < -maxBeyond || t.Share > 1+maxBeyond {
+			return true
+		}
+	}
+	return false
 }
 
 // unsaid names why the parts decide nothing.
