@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -232,5 +233,55 @@ func checkPhase(t *testing.T, out *correlate.Output, target string, p scenario.P
 	}
 	if sum := s.shares.Sum(); math.Abs(sum-1) > 1e-6 {
 		t.Errorf("%s: shares sum to %v", p.Name, sum)
+	}
+}
+
+// A probe that sees a part of the requests leaves the engine's own counts whole, and tokens that were merged on their way
+// are recorded as the chunks that arrived.
+func TestOnlyWhatTheProbeSeesIsRecorded(t *testing.T) {
+	s, err := scenario.Parse("part", strings.NewReader(`seed 4
+duration 10s
+gpu h100
+target main model=Llama-3.1-8B
+engine merge=30ms
+load streams=16 prompt=100 output=60..90
+probe coverage=40% clock_bound=3ms
+`))
+	must(t, err)
+	tl, err := s.Run()
+	must(t, err)
+	r := imported(t, tl)
+	seen, chunks := map[uint64]int{}, 0
+	for _, q := range tl.Requests() {
+		if q.Observed {
+			seen[uint64(q.Index)+1] = len(q.Tokens)
+		}
+	}
+	for e, err := range r.Tokens() {
+		must(t, err)
+		seen[e.Ref] -= int(e.Tokens)
+		chunks++
+	}
+	tokens := 0
+	for q, err := range r.Requests() {
+		must(t, err)
+		tokens += q.OutputTokens
+		if q.ClockBound != 3*time.Millisecond {
+			t.Errorf("request %d: its clock is bound by %s", q.Ref, q.ClockBound)
+		}
+		if left := seen[q.Ref]; left != 0 && q.Status == timeline.StatusOK {
+			t.Errorf("request %d: %d tokens more were made than recorded", q.Ref, left)
+		}
+	}
+	if all := len(tl.Requests()); len(seen) < all/4 || len(seen) > all*6/10 || chunks*2 > tokens {
+		t.Errorf("%d of %d requests seen, %d tokens in %d chunks", len(seen), all, tokens, chunks)
+	}
+	var last float64
+	for e, err := range r.Engine() {
+		must(t, err)
+		last, _ = e.Get(timeline.OutputTotal)
+	}
+	if want := tl.Engine(0, tl.Duration()).OutputTokens; int(last) != want {
+		t.Errorf("the engine counts %g tokens, want %d", last, want)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,4 +96,42 @@ func TestMetricsAreThoseOfTheTimeline(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Requests that the scenario's probe does not see go around it.
+func TestUnseenRequestsGoStraightToTheServer(t *testing.T) {
+	sc, err := scenario.Parse("part.scenario", bytes.NewReader([]byte(small+"probe coverage=50%\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tl, err := sc.Run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := clock()
+	epoch := now().Add(100 * ms)
+	server := newServer(t, llmsim.Config{Now: now, Epoch: epoch, Plan: tl})
+	url := listen(t, server)
+	var through atomic.Int64
+	probe := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		through.Add(1)
+		server.ServeHTTP(w, r)
+	}))
+	t.Cleanup(probe.Close)
+	got, err := llmsim.Play(t.Context(), llmsim.PlayerConfig{BaseURL: probe.URL, Direct: url, Now: now, Epoch: epoch, Usage: true}, tl.Requests())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := 0
+	for i, p := range got {
+		if p.Err != nil {
+			t.Errorf("request %d: %v", i, p.Err)
+		}
+		if tl.Requests()[i].Observed {
+			want++
+		}
+	}
+	if n := int(through.Load()); n != want || n == 0 || n == len(got) {
+		t.Errorf("%d of %d requests went through the probe, want %d", n, len(got), want)
+	}
 }
