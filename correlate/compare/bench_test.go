@@ -54,7 +54,7 @@ func benchSame(t *testing.T) {
 	got := count{}
 	for i := range n {
 		p := simulate(t, fmt.Sprintf("seed %d\nduration 244s\ngpu h100\ntarget main model=Llama-3.1-8B dtype=bf16\n%s\n", 1000+i, loads[i%len(loads)]),
-			rig{seen: float64(i % 2), noise: 0.02})
+			rig{seen: float64(i % 2), rough: true, node: 1})
 		r := against(t, p.recording("A", 4*time.Second, 124*time.Second), p.recording("B", 124*time.Second, 244*time.Second))
 		got[r.Verdict]++
 		if r.Verdict != compare.NoDifference {
@@ -75,7 +75,7 @@ func benchHits(t *testing.T) {
 	for i := range n {
 		one := func(seed, prefix int) *played {
 			return simulate(t, fmt.Sprintf("seed %d\nduration 124s\ngpu h100\ntarget main model=Llama-3.1-8B dtype=bf16\n"+
-				"load streams=24 prompt=900..1100 output=100..200 prefix=%d\n", seed, prefix), rig{seen: float64(i % 2), noise: 0.02})
+				"load streams=24 prompt=900..1100 output=100..200 prefix=%d\n", seed, prefix), rig{seen: float64(i % 2), rough: true, node: 1})
 		}
 		a, b := one(2000+i, 300), one(2000+i, 600)
 		if i%2 == 1 {
@@ -116,12 +116,12 @@ func benchBuilds(t *testing.T) {
 			text := func(seed int, dtype, engine string) string {
 				return fmt.Sprintf("seed %d\nduration 124s\ngpu h100\ntarget main model=Llama-3.1-8B dtype=%s\n%s%s", seed, dtype, engine, load)
 			}
-			tt.r.seen, tt.r.noise = float64(i%2), 0.02
+			tt.r.seen, tt.r.rough, tt.r.node = float64(i%2), true, uint64(seed)
 			if tt.name == "slow dequant" {
 				times := []float64{8, 10, 12}[i/2%3]
 				tt.r.tune = func(s *scenario.Scenario) { slowDequant(s, times) }
 			}
-			a := simulate(t, text(seed, "bf16", ""), rig{seen: tt.r.seen, noise: 0.02})
+			a := simulate(t, text(seed, "bf16", ""), rig{seen: tt.r.seen, rough: true, node: uint64(seed)})
 			b := simulate(t, text(seed+1, tt.dtype, tt.engine), tt.r)
 			r := against(t, a.all("A"), b.all("B"))
 			got[r.Verdict]++
@@ -144,7 +144,7 @@ func benchBuilds(t *testing.T) {
 // benchEndogenous takes ten percent of the bandwidth from a server under arrivals that stay: the batch grows, and is not
 // the cause. The truth is the timeline's own: how much longer the memory-limited kernels of A's steps would take.
 func benchEndogenous(t *testing.T) {
-	n := pairs(100, 2)
+	n := pairs(100, 1)
 	rates := []float64{1.1, 1.6, 2.1, 2.5, 2.8}
 	near, top := 0, 0
 	var worst, lowest, highest float64
@@ -152,8 +152,8 @@ func benchEndogenous(t *testing.T) {
 	for i := range n {
 		text := fmt.Sprintf("seed %d\nduration 480s\ngpu h100\ntarget main model=Llama-3.1-8B dtype=bf16\nengine budget=1024 chunk=512\n"+
 			"load rate=%.2f arrivals=poisson prompt=3500..4500 output=800..1200\n", 4000+i, rates[i%len(rates)])
-		a := simulate(t, text, rig{noise: 0.02})
-		b := simulate(t, text+"fault bandwidth_loss 10%\n", rig{noise: 0.02})
+		a := simulate(t, text, rig{rough: true, node: 1})
+		b := simulate(t, text+"fault bandwidth_loss 10%\n", rig{rough: true, node: 1})
 		from, to := 140*time.Second, 480*time.Second
 		r := against(t, a.recording("A", from, to), b.recording("B", from, to))
 		want := slowed(a, from, to, 0.1)

@@ -46,15 +46,15 @@ func TestExpectedTimeOfPublishedQuantisations(t *testing.T) {
 }
 
 func TestBuildsAreNamedForWhatTheyAre(t *testing.T) {
-	a := closed(t, 106, "bf16", rig{seen: 1, noise: 0.01}).all("A")
+	a := closed(t, 106, "bf16", rig{seen: 1}).all("A")
 	for name, tt := range map[string]struct {
 		p    *played
 		want compare.Word
 	}{
-		"fp8":      {closed(t, 107, "fp8", rig{seen: 1, noise: 0.01}), compare.Realised},
-		"fallback": {closed(t, 107, "bf16", rig{seen: 1, noise: 0.01, dtype: "fp8"}), compare.NotSaved},
-		"same":     {closed(t, 106, "bf16", rig{noise: 0.01}), compare.NoDifference},
-		"other":    {closed(t, 108, "bf16 kv=fp8", rig{seen: 1, noise: 0.01}), compare.NoDifference},
+		"fp8":      {closed(t, 107, "fp8", rig{seen: 1}), compare.Realised},
+		"fallback": {closed(t, 107, "bf16", rig{seen: 1, dtype: "fp8"}), compare.NotSaved},
+		"same":     {closed(t, 106, "bf16", rig{}), compare.NoDifference},
+		"other":    {closed(t, 108, "bf16 kv=fp8", rig{seen: 1}), compare.NoDifference},
 	} {
 		r := against(t, a, tt.p.all("B"))
 		if r.Verdict != tt.want {
@@ -83,7 +83,7 @@ func TestBytesSavedAreMeasuredAsModelledAndExpectTheTime(t *testing.T) {
 }
 
 func TestTheOtherWayRoundIsTheInverse(t *testing.T) {
-	a, b := closed(t, 1, "bf16", rig{seen: 1, noise: 0.01}), closed(t, 2, "fp8", rig{seen: 1, noise: 0.01})
+	a, b := closed(t, 1, "bf16", rig{seen: 1}), closed(t, 2, "fp8", rig{seen: 1})
 	x, y := against(t, a.all("A"), b.all("B")), against(t, b.all("B"), a.all("A"))
 	near(t, "time", x.Time.Value.Value*y.Time.Value.Value, 1, 1e-3)
 	near(t, "bytes", x.Bytes.Measured.Value.Value*y.Bytes.Measured.Value.Value, 1, 1e-3)
@@ -93,7 +93,7 @@ func TestTheOtherWayRoundIsTheInverse(t *testing.T) {
 }
 
 func TestTheSameInputGivesTheSameBytes(t *testing.T) {
-	a, b := closed(t, 1, "bf16", rig{seen: 1, noise: 0.01}), closed(t, 2, "fp8", rig{seen: 1, noise: 0.01})
+	a, b := closed(t, 1, "bf16", rig{seen: 1}), closed(t, 2, "fp8", rig{seen: 1})
 	spell := func() []byte {
 		out, err := json.Marshal(against(t, a.all("A"), b.all("B")))
 		if err != nil {

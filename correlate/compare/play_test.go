@@ -3,7 +3,6 @@ package compare_test
 import (
 	"cmp"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -16,10 +15,10 @@ import (
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
-// t0 is where the tests' timelines start.
-const t0 = timeline.Instant(1000*1e9 + 137e6)
+// origin is where scenarios start on the observers' clock.
+const origin = timeline.Instant(1000 * time.Second)
 
-func at(d time.Duration) timeline.Instant { return t0.Add(d) }
+func at(d time.Duration) timeline.Instant { return origin.Add(d) }
 
 // rig says how a scenario is observed.
 type rig struct {
@@ -28,8 +27,8 @@ type rig struct {
 	noSteps  bool    // the engine counts no steps
 	dtype    string  // that the target claims; the scenario's own if empty
 	tune     func(*scenario.Scenario)
-	noise    float64 // relative error of a window, one sigma
-	drift    float64 // relative error of a whole run's windows, as of an instrument that is off
+	rough    bool   // instruments with a refresh of their own, jitter, lag and errors
+	node     uint64 // whose instruments they are: those of one node are off alike
 }
 
 // played is what was observed of a scenario.
@@ -58,9 +57,6 @@ func simulate(tb testing.TB, text string, r rig) *played {
 	if r.dtype != "" {
 		p.targets[0].DType = r.dtype
 	}
-	if s.Targets[0].Model.Name == "" {
-		tb.Fatal("no model")
-	}
 	p.observe(r)
 	return p
 }
@@ -71,20 +67,45 @@ type call struct {
 	do func(e *correlate.Engine)
 }
 
+// observe reads the timeline and feeds what was read to an engine, as an agent would.
 func (p *played) observe(r rig) {
-	var calls []call
-	add := func(t time.Duration, do func(e *correlate.Engine)) { calls = append(calls, call{at(t), do}) }
-	p.counters(r, add)
-	if !r.noEngine {
-		p.scrape(r, add)
+	in := scenario.Instruments{Origin: origin, Coverage: r.seen, Seed: r.node}
+	if r.rough {
+		in.Refresh, in.Jitter, in.Lag = 100*time.Millisecond, 8*time.Millisecond, 30*time.Millisecond
+		in.Noise, in.Denominator, in.Dropout = 0.02, 0.05, 0.01
 	}
-	p.requests(r, add)
+	o := p.tl.Observe(in)
+	var calls []call
+	add := func(at timeline.Instant, do func(e *correlate.Engine)) { calls = append(calls, call{at, do}) }
+	for i := range o.Samples {
+		add(o.Samples[i].Over.End, func(e *correlate.Engine) { e.AddSample(&o.Samples[i]) })
+	}
+	for i := range o.Engine {
+		if r.noSteps {
+			o.Engine[i].Has &^= 1 << timeline.StepTotal
+		}
+		if !r.noEngine {
+			p.scrapes = append(p.scrapes, o.Engine[i])
+			add(o.Engine[i].Over.End, func(e *correlate.Engine) { e.AddEngine(&o.Engine[i]) })
+		}
+	}
+	if r.seen > 0 {
+		for i := range o.Requests {
+			q := &o.Requests[i]
+			open := timeline.Request{Ref: q.Ref, Target: q.Target, Streaming: true, Client: q.Client, Sent: q.Sent}
+			add(q.Sent, func(e *correlate.Engine) { e.Open(&open) })
+			add(q.Done, func(e *correlate.Engine) { e.Close(q) })
+		}
+		for i := range o.Tokens {
+			add(o.Tokens[i].At, func(e *correlate.Engine) { e.Token(o.Tokens[i]) })
+		}
+	}
 	slices.SortStableFunc(calls, func(a, b call) int { return cmp.Compare(a.at, b.at) })
 	cfg := correlate.DefaultConfig()
 	cfg.Targets = p.targets
 	e := correlate.New(cfg)
 	e.SetGPUs(p.tl.GPUs())
-	next := t0
+	next := origin
 	for _, c := range calls {
 		for c.at >= next {
 			e.Advance(&p.out, next.Add(-2*time.Second))
@@ -93,79 +114,6 @@ func (p *played) observe(r rig) {
 		c.do(e)
 	}
 	e.Flush(&p.out)
-}
-
-func (p *played) counters(r rig, add func(time.Duration, func(*correlate.Engine))) {
-	rng := rand.New(rand.NewPCG(p.tl.Scenario().Seed, 7))
-	off := 1 + r.drift*rng.NormFloat64()
-	for gpu := range p.tl.GPUs() {
-		for from := time.Duration(0); ; {
-			to := from + 100*time.Millisecond + time.Duration(rng.Int64N(int64(10*time.Millisecond)))
-			if to > p.tl.Duration() {
-				break
-			}
-			s := timeline.Sample{GPU: gpu, Over: timeline.Span{Start: at(from), End: at(to)}, Slack: 5e5}
-			scale := off * (1 + r.noise*rng.NormFloat64())
-			for _, c := range []timeline.Counter{timeline.GraphicsUtil, timeline.SMUtil, timeline.TensorUtil, timeline.DRAMUtil} {
-				v := (p.tl.Integral(gpu, c, to) - p.tl.Integral(gpu, c, from)) / (to - from).Seconds()
-				s.Put(c, min(1, scale*v))
-			}
-			add(to, func(e *correlate.Engine) { e.AddSample(&s) })
-			m := timeline.Sample{GPU: gpu, Over: timeline.Span{Start: at(to), End: at(to + 300*time.Microsecond)}}
-			st := p.tl.State(gpu, to)
-			m.Put(timeline.SMClock, st.SMClockHz)
-			m.Put(timeline.EventReasons, float64(st.EventReasons))
-			add(to+time.Millisecond, func(e *correlate.Engine) { e.AddSample(&m) })
-			from = to
-		}
-	}
-}
-
-func (p *played) scrape(r rig, add func(time.Duration, func(*correlate.Engine))) {
-	for t := 100 * time.Millisecond; t < p.tl.Duration(); t += time.Second {
-		st := p.tl.Engine(0, t)
-		s := timeline.EngineSample{Target: p.targets[0].Name, Over: timeline.Span{Start: at(t - time.Millisecond), End: at(t + time.Millisecond)}}
-		for c, v := range map[timeline.EngineCounter]float64{
-			timeline.Running: float64(st.Running), timeline.Waiting: float64(st.Waiting), timeline.KVUsage: st.KVUsage,
-			timeline.KVBlocks: float64(st.KVBlocks), timeline.KVBlockSize: float64(st.BlockSize), timeline.StartTime: 1,
-			timeline.PromptTotal: float64(st.PromptTokens), timeline.OutputTotal: float64(st.OutputTokens),
-			timeline.PreemptTotal: float64(st.Preemptions), timeline.StepTotal: float64(st.Steps), timeline.FinishedTotal: float64(st.Finished),
-			timeline.ITLSum: st.ITLSum, timeline.ITLCount: float64(st.ITLCount),
-			timeline.PrefixQueries: float64(st.PrefixQueries), timeline.PrefixHits: float64(st.PrefixHits),
-		} {
-			if c != timeline.StepTotal || !r.noSteps {
-				s.Put(c, v)
-			}
-		}
-		p.scrapes = append(p.scrapes, s)
-		add(t+2*time.Millisecond, func(e *correlate.Engine) { e.AddEngine(&s) })
-	}
-}
-
-func (p *played) requests(r rig, add func(time.Duration, func(*correlate.Engine))) {
-	rng := rand.New(rand.NewPCG(11, 12))
-	for _, q := range p.tl.Requests() {
-		if rng.Float64() >= r.seen {
-			continue
-		}
-		open := timeline.Request{Ref: uint64(q.Index + 1), Target: p.targets[0].Name, Streaming: true, Client: "proxy", Sent: at(q.Arrival)}
-		add(q.Arrival, func(e *correlate.Engine) { e.Open(&open) })
-		for _, t := range q.Tokens {
-			ev := timeline.TokenEvent{Ref: open.Ref, At: at(t), After: at(t), Tokens: 1, Source: timeline.CountIDs, Kind: timeline.KindContent}
-			add(t, func(e *correlate.Engine) { e.Token(ev) })
-		}
-		done := open
-		done.Done, done.Status = at(p.tl.Duration()), timeline.StatusUnfinished
-		if n := len(q.Tokens); n > 0 {
-			done.First, done.Last, done.Head = at(q.Tokens[0]), at(q.Tokens[n-1]), at(q.Tokens[0])
-			done.OutputTokens, done.Counted, done.FirstTokens, done.Events = n, timeline.CountIDs, 1, n
-			done.PromptTokens, done.PromptKnown = q.PromptTokens, true
-		}
-		if q.Finish > 0 {
-			done.Done, done.Status = at(q.Finish+time.Millisecond), timeline.StatusOK
-		}
-		add(done.Done.Sub(t0), func(e *correlate.Engine) { e.Close(&done) })
-	}
 }
 
 // recording hands over what was observed from one moment to another; zero for all of it.
