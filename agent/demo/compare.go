@@ -27,7 +27,7 @@ func (st *stage) compare(ctx context.Context, res *Result) error {
 			break
 		}
 	}
-	whole := summary.New(summary.Config{Anchor: anchor})
+	whole := summary.New(summary.Config{Anchor: anchor, Targets: r.Meta().Targets})
 	whole.SetGPUs(r.Meta().GPUs)
 	played := st.played()
 	parts := make([]*summary.Builder, len(played))
