@@ -47,3 +47,13 @@ func BenchmarkEstimator(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkWitness is what one question costs at a full history.
+func BenchmarkWitness(b *testing.B) {
+	w := world{n: steps.DefaultHistory, noise: 0.02, prompt: 200, law: readingLaw}
+	h := w.history(1)
+	b.ReportAllocs()
+	for b.Loop() {
+		h.Witness(dense)
+	}
+}

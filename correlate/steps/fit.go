@@ -83,7 +83,7 @@ func (h *History) fit() (Fit, bool) {
 		return f, false
 	}
 	c := f.columns(obs)
-	if len(c.use) == 0 {
+	if f.Batch.Why != "" && f.Context.Why != "" { // prompts alone tell nothing of memory
 		f.Fixed.Why = "neither batch nor context varies"
 		return f, false
 	}

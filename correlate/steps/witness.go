@@ -149,8 +149,10 @@ func (w *Witness) judge(b Bytes) {
 	if f.drifted {
 		w.because("the context only grew, or only fell, over the time: whatever else changed with it is in its slope")
 	}
+	// The fixed time alone is no witness: it may be as long as reading takes for another reason.
+	grows := kv == reading || f.Batch.Fitted && !b.Growing
 	switch {
-	case read >= mostOfStep && byBatch.High <= byBatchMost:
+	case read >= mostOfStep && byBatch.High <= byBatchMost && grows:
 		w.Says = MemoryLike
 	case other+max(0, byBatch.Low) >= otherMost:
 		w.Says = NotMemoryLike
@@ -181,6 +183,8 @@ func (f *Fit) unsaid(kv, fixed part) string {
 		return "the fixed time is not known well enough to tell reading from waiting"
 	case f.Context.Fitted && kv == unclear:
 		return "the slope over context is not known well enough"
+	case fixed == reading && !f.Batch.Fitted:
+		return "the fixed time is as long as reading takes, but nothing grows as reading does"
 	case f.together:
 		return "batch and context move together, and their time cannot be told apart"
 	}

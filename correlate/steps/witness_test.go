@@ -119,6 +119,15 @@ func TestWitness(t *testing.T) {
 			world{n: 300, noise: 0.01, locked: 2500, law: func(b, _ float64) float64 { return 2e-3 + 0.5e-3*b }},
 			dense, steps.NotIdentifiable, "",
 		},
+		{
+			"of a steady load beside prompt work nothing is said", world{n: 300, noise: 0.01, steady: true, prompt: 300, law: readingLaw},
+			dense, steps.NotIdentifiable, "neither batch nor context varies",
+		},
+		{
+			"a level that fits, of which nothing grows, says nothing",
+			world{n: 300, noise: 0.01, locked: 2500, law: func(_, _ float64) float64 { return weights / (0.7 * peak) }},
+			dense, steps.NotIdentifiable, "nothing grows as reading does",
+		},
 		{"of few stretches nothing is said", world{n: 20, noise: 0.01, law: readingLaw}, dense, steps.NotIdentifiable, "fewer than 30"},
 		{
 			"of noise nothing is said", world{n: 60, noise: 0.5, law: readingLaw}, dense, steps.NotIdentifiable, "",
