@@ -23,6 +23,8 @@ const (
 	fromDriver  = "driver"
 	fromName    = "name"
 	fromAssumed = "assumed"
+
+	fromSimulation = "simulated driver"
 )
 
 // Defaults of what neither a flag nor an engine tells.
@@ -78,7 +80,7 @@ and w4_g64, w8_g128_sym and the like for weights in groups.`,
 			if err != nil {
 				return usage(cmd, err)
 			}
-			answer.Origins = origins
+			answer.Origins, answer.Simulated = origins, origins["gpu"] == fromSimulation
 			for _, name := range inputOrder {
 				if origins[name] == fromAssumed {
 					answer.Assumed = append(answer.Assumed, name+": no flag and no engine told")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"math"
 	"net/http"
@@ -12,6 +13,9 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tpotscope/tpotscope/correlate/hardware"
 	"github.com/tpotscope/tpotscope/correlate/roofline"
 )
 
@@ -177,5 +181,70 @@ func TestRooflineAsksTheEngine(t *testing.T) {
 	strange := engineThatTells(t, `{"data":[{"id":"chat","root":"/nowhere/mine"}]}`, busy)
 	if got := p.run(t, "roofline", "--engine", strange, "--gpu", "h100"); got.code != exitUsage || !strings.Contains(got.err, `the engine's model: unknown model "chat"`) {
 		t.Errorf("a model that nobody knows: exit code %d, %s", got.code, got.err)
+	}
+}
+
+// driverThatTells is a helper that probed a driver of these GPUs.
+func driverThatTells(t *testing.T, gpus string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "helper")
+	must(t, os.WriteFile(path, []byte("#!/bin/sh\ncat <<'END'\n{\"driver\":\"580.1\",\"gpus\":["+gpus+"]}\nEND\n"), 0o700))
+	return "nvml.helper=" + path
+}
+
+func TestRooflineAsksTheDriver(t *testing.T) {
+	p := newPlace(t)
+	const h100 = `{"uuid":"GPU-1","name":"NVIDIA H100 80GB HBM3","driver":"580.1","memory_bytes":85520809984,"sms":132}`
+	const l4 = `{"uuid":"GPU-2","name":"NVIDIA L4","driver":"580.1"}`
+	one := driverThatTells(t, h100)
+	a := ask(t, p, "--model", "Qwen3-8B", "--set", one)
+	if a.GPU != "NVIDIA H100 80GB HBM3" || a.Origins["gpu"] != "driver" || a.Eta.BandwidthOrigin != "table" || a.Simulated {
+		t.Errorf("%s from %v, eta %+v", a.GPU, a.Origins, a.Eta)
+	}
+	must(t, os.MkdirAll(p.state, 0o700))
+	must(t, os.WriteFile(filepath.Join(p.state, "calibration.json"), []byte(`{"schema":"tpotscope.calibration/1","gpus":[
+		{"uuid":"GPU-1","name":"NVIDIA H100 80GB HBM3","driver":"580.1","eta_bandwidth":0.85,"windows":100}]}`), 0o600))
+	if c := ask(t, p, "--model", "Qwen3-8B", "--set", one); c.Eta.Bandwidth != 0.85 || c.Eta.BandwidthOrigin != "calibrated" || c.ExpectedS <= a.ExpectedS || c.FloorS != a.FloorS {
+		t.Errorf("calibrated: eta %+v, expected %v after %v", c.Eta, c.ExpectedS, a.ExpectedS)
+	}
+	simulated := driverThatTells(t, strings.Replace(h100, `"sms":132`, `"sms":132,"simulated":true`, 1))
+	if got := p.run(t, "roofline", "--model", "Qwen3-8B", "--set", simulated).want(t, exitOK); !strings.HasPrefix(got.out, "SIMULATED  Qwen3-8B in bf16") {
+		t.Errorf("a simulated driver: %s", got.out)
+	}
+	for gpus, want := range map[string]string{
+		h100 + "," + l4:                      "tpotscope: roofline needs --gpu: this node has both NVIDIA H100 80GB HBM3 and NVIDIA L4\n",
+		"":                                   "tpotscope: roofline needs --gpu: the driver lists no GPU\n",
+		`{"uuid":"GPU-3","name":"Voodoo 2"}`: `tpotscope: roofline needs --gpu: unknown gpu "Voodoo 2"`,
+	} {
+		if got := p.run(t, "roofline", "--model", "Qwen3-8B", "--set", driverThatTells(t, gpus)); got.code != exitUsage || !strings.HasPrefix(got.err, want) {
+			t.Errorf("%s: exit code %d, %s", gpus, got.code, got.err)
+		}
+	}
+}
+
+//go:generate go test -count=1 -run ^TestReadmeRoofline$ . -update
+
+// The output that the README shows is what its command prints, and as many models are known as it says.
+func TestReadmeRoofline(t *testing.T) {
+	p := newPlace(t)
+	o := p.run(t, "roofline", "--model", "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "h100", "--batch", "16", "--gpu-hour-usd", "2.5").want(t, exitOK)
+	want := "```text\n" + strings.TrimRight(o.out, "\n") + "\n```\n"
+	raw, err := os.ReadFile(readme)
+	must(t, err)
+	const begin, end = "<!-- roofline:begin -->\n", "<!-- roofline:end -->"
+	before, rest, ok := strings.Cut(string(raw), begin)
+	got, after, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		t.Fatalf("the README has no place for the roofline: %s%s", begin, end)
+	}
+	if count := fmt.Sprintf("(%d configurations are known)", len(hardware.Models())); !strings.Contains(string(raw), count) {
+		t.Errorf("the README does not say %q", count)
+	}
+	if *update {
+		must(t, os.WriteFile(readme, []byte(before+begin+want+end+after), 0o644)) // it is public
+		return
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the README's roofline is not what `make generate` makes (-want +got):\n%s", diff)
 	}
 }

@@ -155,7 +155,7 @@ func (a *app) takeGPU(ctx context.Context, cfg *agent.Config, in *inputs) error 
 	}
 	in.q.Setup.GPU, in.q.Eta, in.origins["gpu"] = g, etaOf(verdict.EtaOf(g)), fromDriver
 	if r.Simulated {
-		in.origins["gpu"] = "SIMULATED " + fromDriver
+		in.origins["gpu"] = fromSimulation
 	}
 	kept, err := calibration.Load(cfg.StateDir)
 	if err != nil {

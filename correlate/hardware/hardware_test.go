@@ -120,6 +120,9 @@ func TestModelTable(t *testing.T) {
 		"Llama-2-7B": 6738415616, "Llama-3.1-8B": 8030261248, "Llama-3.1-70B": 70553706496, "Llama-3.1-405B": 405853388800,
 		"Mixtral-8x7B": 46702792704, "Qwen2.5-7B": 7615616512, "Qwen3-30B-A3B": 30532122624, "Qwen3-32B": 32762123264,
 		"gpt-oss-20b": 20914757184, "gpt-oss-120b": 116829156672, "DeepSeek-V3": 671026419200,
+		"Gemma-2-9B": 9241705984, "Gemma-2-27B": 27227128320, "Gemma-3-27B": 27009346304, "Phi-4": 14659507200, "Qwen2.5-3B": 3085938688,
+		"Qwen2.5-14B": 14770033664, "Qwen3-1.7B": 1720574976, "Qwen3-4B": 4022468096, "Qwen3-14B": 14768307200, "Mistral-Small-24B": 23572403200,
+		"Mistral-Nemo-12B": 12247782400, "Mixtral-8x22B": 140630071296, "GLM-4.5-Air": 106852245504, "Kimi-K2": 1026408232448,
 	}
 	for name, want := range published {
 		m, err := hardware.LookupModel(name)
@@ -156,10 +159,14 @@ func TestLookupModel(t *testing.T) {
 		"llama3.1:8b-instruct-q4_K_M":                         "Llama-3.1-8B",
 		"Meta-Llama-3.1-8B-Instruct-Q8_0.gguf":                "Llama-3.1-8B",
 		"RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16": "Llama-3.1-8B",
-		"gpt-oss:20b":                                         "gpt-oss-20b",
-		"deepseek-r1:671b":                                    "DeepSeek-V3",
-		"unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit":         "Llama-3.1-8B",
-		"nvidia/Llama-3.3-70B-Instruct-FP4":                   "Llama-3.1-70B",
+		"google/gemma-3-27b-it":                               "Gemma-3-27B", "gemma2:9b": "Gemma-2-9B", "microsoft/phi-4": "Phi-4", "Qwen/Qwen2.5-Coder-7B-Instruct": "Qwen2.5-7B",
+		"mistralai/Mistral-Small-24B-Instruct-2501": "Mistral-Small-24B", "mistralai/Mistral-Nemo-Instruct-2407": "Mistral-Nemo-12B",
+		"meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8": "Llama-4-Maverick-17B-128E", "moonshotai/Kimi-K2-Instruct-0905": "Kimi-K2",
+		"Qwen/Qwen3-Coder-30B-A3B-Instruct": "Qwen3-30B-A3B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": "Qwen2.5-7B",
+		"gpt-oss:20b":      "gpt-oss-20b",
+		"deepseek-r1:671b": "DeepSeek-V3",
+		"unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit": "Llama-3.1-8B",
+		"nvidia/Llama-3.3-70B-Instruct-FP4":           "Llama-3.1-70B",
 	} {
 		if m, err := hardware.LookupModel(name); err != nil || m.Name != want {
 			t.Errorf("LookupModel(%q) = %q, %v; want %s", name, m.Name, err, want)

@@ -81,7 +81,7 @@ func Models() []Model { return slices.Clone(modelTable) }
 var modelSuffixes = []string{
 	"instruct", "chat", "base", "it", "hf", "fp8", "bf16", "fp16", "awq", "gptq", "int8", "int4", "w4a16", "w8a8", "w8a16", "quantized", "dynamic",
 	"2507", "thinking", "v01", "v02", "v03", "nvfp4", "fp4", "mxfp4", "kv", "0324", "0528", "turbo", "quant", "marlin", "gguf", "bnb", "4bit", "8bit",
-	"unsloth", "block", "sym", "128g", "g128", "latest", "text",
+	"unsloth", "block", "sym", "128g", "g128", "latest", "text", "2407", "2501", "0905",
 }
 
 // modelAliases maps a model's key to the key of the table's entry with the same architecture and counts.
@@ -92,13 +92,17 @@ var modelAliases = map[string]string{
 	"mixtral8x7bv01": "mixtral8x7b", "deepseekr1": "deepseekv3", "deepseekr10528": "deepseekv3", "deepseekv30324": "deepseekv3",
 	"deepseekv31": "deepseekv3", "deepseekv31terminus": "deepseekv3", "qwq32b": "qwen2532b", "deepseekr1distillllama8b": "llama318b",
 	"deepseekr1distillllama70b": "llama3170b", "deepseekr1distillqwen32b": "qwen2532b",
+	"mistralsmall": "mistralsmall24b", "mistralsmall3124b": "mistralsmall24b", "mistralnemo": "mistralnemo12b",
+	"qwen25coder05b": "qwen2505b", "qwen25coder15b": "qwen2515b", "qwen25coder3b": "qwen253b", "qwen25coder7b": "qwen257b",
+	"qwen25coder14b": "qwen2514b", "qwen25coder32b": "qwen2532b", "qwen3coder30ba3b": "qwen330ba3b",
+	"deepseekr1distillqwen7b": "qwen257b", "deepseekr1distillqwen14b": "qwen2514b",
 	// Short tags of registries of local models.
 	"llama318b": "llama318b", "mistral7b": "mistral7b", "gptoss20b": "gptoss20b", "qwen330ba3b": "qwen330ba3b", "qwen330b": "qwen330ba3b",
 	"qwen3235b": "qwen3235ba22b", "deepseekv3671b": "deepseekv3", "deepseekr1671b": "deepseekv3",
 }
 
 // publishedIn are the formats in which these models are published where their name does not say another.
-var publishedIn = map[string]string{"gpt-oss-20b": "mxfp4", "gpt-oss-120b": "mxfp4", "DeepSeek-V3": "fp8_block"}
+var publishedIn = map[string]string{"gpt-oss-20b": "mxfp4", "gpt-oss-120b": "mxfp4", "DeepSeek-V3": "fp8_block", "Kimi-K2": "fp8_block"}
 
 // PublishedDType returns the format of the weights that a checkpoint's name tells: "-AWQ", "-FP8", ":8b-instruct-q8_0";
 // else the one that its model is published in. It returns false where neither tells one.

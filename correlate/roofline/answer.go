@@ -75,6 +75,8 @@ type Answer struct {
 	Memory          Memory         `json:"memory"`
 	WhatIf          []WhatIf       `json:"what_if"`
 
+	Simulated bool `json:"simulated"` // the GPU is one that a simulated driver tells
+
 	Origins map[string]string `json:"origins"`  // of the inputs, by name
 	Assumed []string          `json:"assumed"`  // what no source states, or sources do not agree on
 	Notes   []string          `json:"notes"`    // what the figures leave out

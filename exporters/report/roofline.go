@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 
@@ -14,7 +13,11 @@ import (
 // Roofline writes the answer of the byte model as a page for a terminal.
 func Roofline(w io.Writer, a *roofline.Answer, o Options) error {
 	p := newPage(o)
-	p.headline("", rooflineHeadline(a))
+	mark := ""
+	if a.Simulated {
+		mark = "SIMULATED"
+	}
+	p.headline(mark, rooflineHeadline(a))
 	for _, s := range a.Warning {
 		p.warn(must, s)
 	}
@@ -110,11 +113,11 @@ func rooflineInputs(p *page, a *roofline.Answer) {
 		bandwidth += fmt.Sprintf(" (%s by clock and bus)", count(pk.Derived/1e9))
 	}
 	p.row("peaks", must, fmt.Sprintf("%s%s, %.2f achievable (%s); %s"+nbsp+"TFLOP/s %s at %s"+nbsp+"MHz%s, %.2f achievable (%s)",
-		bandwidth, mark(pk.BandwidthAssumed), a.Eta.Bandwidth, a.Eta.BandwidthOrigin,
-		count(pk.Rate/1e12), pk.Arithmetic, count(pk.SMClockHz/1e6), mark(pk.RateAssumed), a.Eta.Tensor, a.Eta.TensorOrigin))
+		bandwidth, markAssumed(pk.BandwidthAssumed), a.Eta.Bandwidth, a.Eta.BandwidthOrigin,
+		count(pk.Rate/1e12), pk.Arithmetic, count(pk.SMClockHz/1e6), markAssumed(pk.RateAssumed), a.Eta.Tensor, a.Eta.TensorOrigin))
 }
 
-func mark(assumed bool) string {
+func markAssumed(assumed bool) string {
 	if assumed {
 		return ", assumed"
 	}
@@ -156,7 +159,7 @@ func rooflineStep(p *page, a *roofline.Answer) {
 	if b := &a.BytesPerStep; b.Low < b.Total || b.High > b.Total {
 		why := make([]string, 0, len(b.Reasons))
 		for _, r := range b.Reasons {
-			why = append(why, r.What+mark(r.IsAssumed))
+			why = append(why, r.What+markAssumed(r.IsAssumed))
 		}
 		p.row("bytes", wanted, bytes(b.Low)+" to "+bytes(b.High)+": "+strings.Join(why, "; "))
 	}
@@ -200,7 +203,7 @@ func rooflineLimits(p *page, a *roofline.Answer) {
 	if a.CriticalContext != nil {
 		critical = count(*a.CriticalContext)
 	}
-	p.row("roofs", wanted, fmt.Sprintf("ridge %s"+nbsp+"FLOP/byte, critical batch %s, critical context %s", count(a.Ridge), count(math.Ceil(a.CriticalBatch)), critical))
+	p.row("roofs", wanted, fmt.Sprintf("ridge %s"+nbsp+"FLOP/byte, critical batch %s, critical context %s", count(a.Ridge), count(a.CriticalBatch), critical))
 	m := &a.Memory
 	p.row("memory", wanted, fmt.Sprintf("%s weights, %s cache, %s usable; room for %s", bytes(m.Weights), bytes(m.KV), bytes(m.Usable),
 		plural(int(min(m.MaxBatch, 1e9)), "sequence")))
