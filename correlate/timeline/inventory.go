@@ -10,7 +10,8 @@ type Inventory struct {
 	PCIeMaxWidth   int          `json:"pcie_max_width,omitempty"` // lanes
 	PCIeWidth      int          `json:"pcie_width,omitempty"`     // lanes, as they are; those at rest are no fewer
 	AppSMClockHz   float64      `json:"app_sm_clock_hz,omitempty"`
-	AppMemClockHz  float64      `json:"app_mem_clock_hz,omitempty"` // clocks that an administrator asked for; locked ones are not told
+	AppMemClockHz  float64      `json:"app_mem_clock_hz,omitempty"`     // clocks that an administrator asked for; locked ones are not told
+	StandingHz     float64      `json:"standing_sm_clock_hz,omitempty"` // SM clock that has stood below its highest, busy, with nothing told to hold it
 	NVLinks        []NVLink     `json:"nvlinks,omitempty"`
 	Processes      []GPUProcess `json:"processes,omitempty"`
 	ProcessesKnown bool         `json:"processes_known"` // none is an answer
