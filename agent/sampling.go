@@ -137,6 +137,7 @@ type inventoryHealth struct {
 	PCIeWidth     int     `json:"pcie_width,omitempty"`
 	AppSMClockHz  float64 `json:"app_sm_clock_hz,omitempty"`
 	AppMemClockHz float64 `json:"app_mem_clock_hz,omitempty"`
+	StandingHz    float64 `json:"standing_sm_clock_hz,omitempty"` // below the highest, busy, and nothing told to hold it
 	NVLinks       int     `json:"nvlinks,omitempty"`
 	NVLinksUp     int     `json:"nvlinks_up,omitempty"`
 	Processes     *int    `json:"processes,omitempty"` // that compute on it
@@ -175,7 +176,8 @@ func newSamplingHealth(st *nvml.Stats) *samplingHealth {
 
 func newInventoryHealth(v *timeline.Inventory) *inventoryHealth {
 	h := &inventoryHealth{
-		PCIeMaxGen: v.PCIeMaxGen, PCIeMaxWidth: v.PCIeMaxWidth, PCIeWidth: v.PCIeWidth, AppSMClockHz: v.AppSMClockHz, AppMemClockHz: v.AppMemClockHz, NVLinks: len(v.NVLinks),
+		PCIeMaxGen: v.PCIeMaxGen, PCIeMaxWidth: v.PCIeMaxWidth, PCIeWidth: v.PCIeWidth, AppSMClockHz: v.AppSMClockHz, AppMemClockHz: v.AppMemClockHz,
+		StandingHz: v.StandingHz, NVLinks: len(v.NVLinks),
 	}
 	if v.NUMANode != timeline.NoNUMANode {
 		h.NUMANode = &v.NUMANode
@@ -288,6 +290,9 @@ func surroundings(v *timeline.Inventory) string {
 	}
 	if h.AppSMClockHz > 0 {
 		parts = append(parts, fmt.Sprintf("application clocks %.0f and %.0f MHz", h.AppSMClockHz/1e6, h.AppMemClockHz/1e6))
+	}
+	if h.StandingHz > 0 {
+		parts = append(parts, fmt.Sprintf("SM clock stands at %.0f MHz, for no reason that is told", h.StandingHz/1e6))
 	}
 	if h.NVLinks > 0 {
 		parts = append(parts, fmt.Sprintf("%d of %d NVLinks up", h.NVLinksUp, h.NVLinks))

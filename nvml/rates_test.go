@@ -310,3 +310,63 @@ func TestZeroWindowsAtHighPowerAndFrozenOnesAreUntrusted(t *testing.T) {
 		})
 	}
 }
+
+func TestAClockThatStandsIsTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		clock, power float64
+		reasons      uint64
+		moves        bool
+		want         float64
+	}{
+		"a busy GPU below its highest clock":     {1200e6, 600, 0, false, 1200e6},
+		"as an administrator's lock may show":    {1200e6, 600, timeline.ReasonAppClocks, false, 1200e6},
+		"at the highest clock":                   {1980e6, 600, 0, false, 0},
+		"held by the power limit":                {1200e6, 690, timeline.ReasonSWPowerCap, false, 0},
+		"a GPU at rest":                          {345e6, 70, timeline.ReasonIdle, false, 0},
+		"a clock that moves by its own boosting": {1200e6, 600, 0, true, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var last float64
+			r, _, err := sampleAround(t, 55*time.Second, func(f *fake) {
+				f.alter = func(r *nvml.Reading) {
+					r.Value[timeline.SMClock], r.Value[timeline.EventReasons], r.Value[timeline.Power] = c.clock, float64(c.reasons), c.power
+					if r.Has.Has(timeline.GPUDuty) && c.power < 100 {
+						r.Value[timeline.GPUDuty] = 0
+					}
+					if c.moves && time.Since(f.clock.start)%(9*time.Second) < 2*time.Second {
+						r.Value[timeline.SMClock] += 15e6
+					}
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := len(r.around); n > 0 {
+				last = r.around[n-1].StandingHz
+			}
+			if last != c.want || r.around[1].StandingHz != 0 {
+				t.Errorf("%s: %v Hz stand after 50 s and %v after 10, want %v and none", name, last, r.around[1].StandingHz, c.want)
+			}
+		})
+	}
+}
+
+// surveyed is a record that takes inventories too.
+type surveyed struct {
+	record
+	around []timeline.Inventory
+}
+
+func (s *surveyed) AddInventory(v timeline.Inventory) { s.around = append(s.around, v) }
+
+// sampleAround runs a sampler for d, and keeps what it tells of the surroundings.
+func sampleAround(t *testing.T, d time.Duration, set func(f *fake)) (*surveyed, nvml.Stats, error) {
+	t.Helper()
+	s, f := newSampler(t, nvml.DefaultConfig())
+	set(f)
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	r := &surveyed{}
+	err := s.Run(ctx, r)
+	return r, s.Stats(), err
+}

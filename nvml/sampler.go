@@ -47,6 +47,7 @@ type Sampler struct {
 	trust            trust
 	held             heldTimes
 	flows            flows
+	steady           steady
 	calls            [NumCalls]callState
 	reading          Reading
 	sample           timeline.Sample
@@ -166,6 +167,9 @@ func (s *Sampler) readTier(sink timeline.GPUSink, first, last Call) {
 	}
 	s.checkGauges()
 	s.held.integrate(&s.reading, start)
+	if first == firstFast {
+		s.steady.look(&s.reading, start, s.trust.busy >= busyReads)
+	}
 	if first == firstSlow {
 		s.held.fill(&s.reading)
 		s.flows.fill(&s.reading, s.windowed())
@@ -208,6 +212,7 @@ func (s *Sampler) survey(sink timeline.GPUSink) {
 	}
 	v := s.inventory
 	v.GPU, v.At = s.gpu, s.now()
+	v.StandingHz = s.steady.standing(v.At, s.info.MaxSMClockHz)
 	v.NVLinks, v.Processes = slices.Clone(v.NVLinks), slices.Clone(v.Processes)
 	to.AddInventory(v)
 }

@@ -117,24 +117,29 @@ type clock struct{ start time.Time }
 
 func (c *clock) now() timeline.Instant { return timeline.Instant(time.Hour + time.Since(c.start)) }
 
-// sample runs a sampler of a simulated GPU for d, in the bubble of the caller.
-func sample(t *testing.T, cfg nvml.Config, d time.Duration, set func(f *fake)) (*record, nvml.Stats, error) {
+// newSampler makes a sampler of a simulated GPU, in the bubble of the caller.
+func newSampler(t *testing.T, cfg nvml.Config) (*nvml.Sampler, *fake) {
 	t.Helper()
 	c := &clock{start: time.Now()}
-	lib := sim.NewLibrary(sim.Waves{Count: 1}, sim.Options{}, c.now)
-	devices, err := lib.Devices()
+	devices, err := sim.NewLibrary(sim.Waves{Count: 1}, sim.Options{}, c.now).Devices()
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := &fake{Device: devices[0], clock: c}
+	return nvml.NewSampler(0, f, cfg, c.now), f
+}
+
+// sample runs a sampler of a simulated GPU for d, in the bubble of the caller.
+func sample(t *testing.T, cfg nvml.Config, d time.Duration, set func(f *fake)) (*record, nvml.Stats, error) {
+	t.Helper()
+	s, f := newSampler(t, cfg)
 	if set != nil {
 		set(f)
 	}
-	s := nvml.NewSampler(0, f, cfg, c.now)
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	r := &record{}
-	err = s.Run(ctx, r)
+	err := s.Run(ctx, r)
 	return r, s.Stats(), err
 }
 
