@@ -47,11 +47,9 @@ func TestNoDriverIsAskedForMetricsOrFieldsThatCameLater(t *testing.T) {
 		{"590.44.01", 476, 271},
 		{"", 97, 139},
 	} {
-		for _, instance := range []bool{false, true} {
-			for _, m := range metricsFor(c.version, instance) {
-				if uint32(m.id) > c.metric {
-					t.Errorf("driver %q is asked for metric %d of %s", c.version, m.id, m.counter)
-				}
+		for _, m := range metricsFor(c.version) {
+			if uint32(m.id) > c.metric {
+				t.Errorf("driver %q is asked for metric %d of %s", c.version, m.id, m.counter)
 			}
 		}
 		for _, f := range append(fieldsFor(c.version), healthFields()...) {

@@ -36,31 +36,23 @@ var metrics = [...]metricOf{
 // mebi is the unit of a flow, which is told in MiB a second.
 const mebi = 1 << 20
 
-// pcieFlows and linkFlows are traffic a second, averaged over a window: for where there are no bytes that are counted.
-var (
-	pcieFlows = []metricOf{{timeline.PCIeTx, driver.GPM_METRIC_PCIE_TX_PER_SEC, 0}, {timeline.PCIeRx, driver.GPM_METRIC_PCIE_RX_PER_SEC, 0}}
-	linkFlows = []metricOf{
-		{timeline.NVLinkTx, driver.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, 0}, {timeline.NVLinkRx, driver.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, 0},
-	}
-)
+// flows are traffic a second, averaged over a window: for where there are no bytes that are counted.
+var flows = []metricOf{
+	{timeline.PCIeTx, driver.GPM_METRIC_PCIE_TX_PER_SEC, 0}, {timeline.PCIeRx, driver.GPM_METRIC_PCIE_RX_PER_SEC, 0},
+	{timeline.NVLinkTx, driver.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, 0}, {timeline.NVLinkRx, driver.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, 0},
+}
 
-// metricsFor returns the metrics that a driver of that version may be asked for. Flows are asked for where the driver
-// has no fields for them: over PCIe before R555, and of instances always.
-func metricsFor(version string, instance bool) []metricOf {
+// metricsFor returns the metrics that a driver of that version may be asked for. Flows are always asked for: a driver before
+// R555 has no fields of bytes over PCIe, an instance has none at all, and which of the fields of NVLink a device has differs
+// (those from Blackwell on are others). They are a part of the same call.
+func metricsFor(version string) []metricOf {
 	var list []metricOf
-	branch := branchOf(version)
 	for _, m := range metrics {
-		if branch >= m.branch {
+		if branchOf(version) >= m.branch {
 			list = append(list, m)
 		}
 	}
-	if instance || branch < pcieBranch {
-		list = append(list, pcieFlows...)
-	}
-	if instance {
-		list = append(list, linkFlows...)
-	}
-	return list
+	return append(list, flows...)
 }
 
 // supportsGPM asks the driver whether the device has windows.
@@ -88,7 +80,7 @@ func (d *device) allocate() error {
 		}
 		d.slots[i], d.taken[i] = s, true
 	}
-	d.metrics = metricsFor(d.lib.version, d.parent != nil)
+	d.metrics = metricsFor(d.lib.version)
 	d.metric.NumMetrics = uint32(len(d.metrics))
 	for i, m := range d.metrics {
 		d.metric.Metrics[i].MetricId = uint32(m.id)

@@ -272,7 +272,7 @@ func TestOneMetricFailsAlone(t *testing.T) {
 	}
 	var r nvml.Reading
 	devices[3].Between(0, 1, &r)
-	if want := timeline.GPM &^ timeline.Set(timeline.IMMAUtil); r.Has != want || !errors.Is(r.Err[timeline.IMMAUtil], nvml.ErrNotSupported) {
+	if want := timeline.GPM &^ timeline.Set(timeline.IMMAUtil); r.Has&timeline.GPM != want || !errors.Is(r.Err[timeline.IMMAUtil], nvml.ErrNotSupported) {
 		t.Errorf("has %b with %v, want %b and not supported", r.Has, r.Err[timeline.IMMAUtil], want)
 	}
 }
@@ -312,6 +312,10 @@ func TestInChild(t *testing.T) {
 		return
 	}
 	lib, devices := open(t)
+	if omit == "OMIT_LINK_FIELDS" {
+		linksFromWindows(t, devices[1])
+		return
+	}
 	var r nvml.Reading
 	devices[0].Read(nvml.CallReasons, &r)
 	if !r.Has.Has(timeline.EventReasons) {
@@ -326,12 +330,29 @@ func TestInChild(t *testing.T) {
 	}
 }
 
+// linksFromWindows makes sure that a device that counts no bytes over NVLink tells them by its windows.
+func linksFromWindows(t *testing.T, d nvml.Device) {
+	t.Helper()
+	s := &states{state: map[string]timeline.State{}, detail: map[string]string{}}
+	ctx, cancel := context.WithTimeout(t.Context(), 2600*time.Millisecond)
+	defer cancel()
+	if err := nvml.NewSampler(0, d, nvml.DefaultConfig(), now).Run(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []timeline.Counter{timeline.NVLinkTx, timeline.NVLinkRx} {
+		v, ok := s.last.Get(c)
+		if !ok || v < 20<<30 || v > 41<<30*page.Elapsed().Seconds() || !strings.Contains(s.detail[c.String()], "windows of activity, integrated") {
+			t.Errorf("%s: %v after two seconds of 40 GiB/s (%s)", c, v, s.detail[c.String()])
+		}
+	}
+}
+
 func TestOlderDrivers(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, omit := range []string{"OMIT_GPM", "OMIT_EVENT_REASONS", "OMIT_COUNT"} {
+	for _, omit := range []string{"OMIT_GPM", "OMIT_EVENT_REASONS", "OMIT_COUNT", "OMIT_LINK_FIELDS"} {
 		t.Run(omit, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestInChild$", "-test.v")
 			cmd.Env = append(os.Environ(), childVar+"="+omit)

@@ -41,6 +41,10 @@ static int total(field_value *v, const block *b)
 			continue;
 		if ((v->id == 197 || v->id == 198) && driver_branch() < 555)
 			return INVALID_ARGUMENT; /* an id that came later */
+#ifdef OMIT_LINK_FIELDS
+		if (v->id == 138 || v->id == 139)
+			return NOT_SUPPORTED;
+#endif
 		if (lacks(b, totals[i].counter) || ((v->id == 138 || v->id == 139) && v->scope != ALL_LINKS))
 			return NOT_SUPPORTED;
 		v->value.ull = b->word[GPU_TOTALS + totals[i].word] / totals[i].unit;
