@@ -69,6 +69,14 @@ type Windower interface {
 const Slots = 4
 
 // Call names one call of the driver: what is read, timed and fails together.
+//
+// The driver's rings of samples (nvmlDeviceGetSamples) are not among them, for they would add nothing that is true and not
+// known. Power in them is the sensor that the energy counter integrates without a gap, and no finer: that is refreshed
+// about ten times a second, and sees a quarter of that time (arXiv 2312.02741). Clocks are read ten times a second as they
+// are, and fifty in a burst. Duty cycles come six times a second, of which one is read: it serves to doubt windows that are
+// zero, which one in six does as well, and no verdict rests on it. Against that stands a time that some drivers count from
+// 1970 and some from boot (polarsignals/gpu-metrics-agent#37), a ring that runs dry on an idle GPU and then looks like a
+// driver that is gone (there), no rings at all on a GPU that is cut, and 2 KB of garbage a poll.
 type Call uint8
 
 // The calls.
