@@ -16,8 +16,8 @@ func (b *bench) mixedGrid() {
 	chunks, batches, contexts := []int{128, 176, 256, 512, 1024, 2048}, []int{8, 48, 256}, []int{256, 2048, 8192}
 	noise := 0.02
 	if b.holdout {
-		machines = []string{"h200 Llama-3.1-8B bf16", "h100 Qwen3-8B fp8", "a100 Qwen2.5-7B bf16", "h200 Qwen3-30B-A3B fp8"}
-		chunks, batches, contexts, noise = []int{150, 320, 768, 1536}, []int{16, 100, 180}, []int{512, 1500, 5000}, 0.03
+		machines = []string{"h100 Mistral-7B bf16", "h200 Qwen3-32B fp8", "a100 Llama-3.1-8B bf16", "h100 gpt-oss-20b mxfp4"}
+		chunks, batches, contexts, noise = []int{140, 400, 900, 1800}, []int{12, 72, 220}, []int{400, 1200, 6000}, 0.03
 	}
 	var all score
 	n := 0
@@ -55,7 +55,7 @@ load streams=3 prompt=%d output=1 3s..18s
 	var timed []verdict.Timed
 	p.each(6, func(c *correlate.Cell, tr scenario.Truth) {
 		if tr.OutputTokens >= batch && tr.PromptTokens > 0 {
-			all.take(c, &tr)
+			all.take(&p, c, &tr)
 			timed = append(timed, verdict.Timed{Verdict: c.Verdict, Over: c.Span})
 		}
 	})
@@ -83,31 +83,34 @@ type decodePoint struct {
 
 // decodeGrid plays steps that only decode.
 func (b *bench) decodeGrid() {
-	engines := []string{"", "host=8ms", "graphs=off launch=9us", "reduce=60us"}
+	engines := []string{"", "host=8ms", "host=3ms", "graphs=off launch=9us", "graphs=off launch=14us", "reduce=60us"}
 	machines := []decodePoint{
 		{"h100", "Llama-3.2-1B", "bf16", 1, ""},
 		{"h100", "Llama-3.1-8B", "bf16", 1, ""},
 		{"h100", "Llama-3.1-8B", "fp8", 1, ""},
 		{"h200", "Qwen3-30B-A3B", "fp8", 1, ""},
-		{"h100", "Llama-3.1-70B", "fp8", 2, ""},
 		{"h200", "Qwen3-30B-A3B", "fp8", 1, "correlation=0.6"},
+		{"h100", "gpt-oss-20b", "mxfp4", 1, ""},
+		{"h200", "Mixtral-8x7B", "fp8", 1, "skew=0.4"},
+		{"l40s", "Qwen2.5-7B", "awq", 1, ""},
+		{"h100", "Llama-3.1-70B", "fp8", 2, ""},
 		{"h100", "Llama-3.1-8B", "fp8", 4, ""},
 	}
 	batches, noise := []int{1, 8, 32, 192}, 0.02
 	if b.holdout {
-		engines = []string{"", "host=3ms", "host=15ms", "graphs=off launch=14us", "graphs=off launch=5us", "reduce=30us"}
+		engines = []string{"", "host=4ms", "host=12ms", "graphs=off launch=11us", "graphs=off launch=7us", "reduce=25us", "speculate=3 accept=0.7"}
 		machines = []decodePoint{
-			{"h100", "Qwen3-8B", "bf16", 1, ""},
-			{"a100", "Llama-2-7B", "bf16", 1, ""},
-			{"h200", "Qwen2.5-32B", "fp8", 1, ""},
-			{"h100", "gpt-oss-20b", "mxfp4", 1, ""},
-			{"h200", "Mixtral-8x7B", "fp8", 1, "skew=0.4"},
-			{"h100", "Qwen3-0.6B", "bf16", 1, ""},
-			{"h200", "Llama-3.1-70B", "fp8", 8, ""},
-			{"l40s", "Qwen2.5-7B", "awq", 1, ""},
-			{"h200", "Qwen3-30B-A3B", "bf16", 2, "correlation=0.3"},
+			{"h100", "Mistral-7B", "fp8", 1, ""},
+			{"a100", "Llama-2-13B", "bf16", 1, ""},
+			{"h200", "Qwen3-32B", "bf16", 2, ""},
+			{"h100", "Qwen3-30B-A3B", "fp8", 1, "skew=1.2"},
+			{"h200", "gpt-oss-120b", "mxfp4", 1, "correlation=0.3"},
+			{"h100", "Llama-3.2-3B", "bf16", 1, ""},
+			{"b200", "Llama-3.1-70B", "fp8", 2, ""},
+			{"l4", "Qwen2.5-0.5B", "bf16", 1, ""},
+			{"h200", "Qwen3-235B-A22B", "fp8", 4, "ep=on"},
 		}
-		batches, noise = []int{2, 12, 64, 150}, 0.03
+		batches, noise = []int{3, 20, 80, 128}, 0.03
 	}
 	var all score
 	n := 0
@@ -118,7 +121,7 @@ func (b *bench) decodeGrid() {
 					continue
 				}
 				for _, batch := range batches {
-					if n++; b.some(n, 5) {
+					if n++; b.some(n, 9) {
 						b.decodeOne(&all, seed, engine, &m, batch, noise)
 					}
 				}
@@ -155,7 +158,7 @@ load streams=%d prompt=200 output=8000 0s..18s
 		if tr.PromptTokens > 0 || c.Verdict.Mixed {
 			return
 		}
-		all.take(c, &tr)
+		all.take(&p, c, &tr)
 		timed = append(timed, verdict.Timed{Verdict: c.Verdict, Over: c.Span})
 	})
 	b.runOf(all, &p, timed)

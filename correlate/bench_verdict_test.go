@@ -2,6 +2,7 @@ package correlate_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -37,7 +38,7 @@ func newBench(t *testing.T) *bench {
 func (b *bench) seeds() []uint64 {
 	switch {
 	case b.holdout:
-		return []uint64{90001, 90002, 90003}
+		return []uint64{70001, 70002, 70003}
 	case b.full:
 		return []uint64{5, 6, 7}
 	}
@@ -129,6 +130,7 @@ type score struct {
 	wrong                                           [timeline.High + 1]int // cells by what they can reach
 	runs, runsWrong                                 [timeline.High + 1]int // by the confidence that is said
 	confused                                        map[string]int         // cells by truth, label and what they can reach
+	outside                                         map[string]int         // cells by their point, whose truth the interval leaves out
 }
 
 // truthOf names what held 60 % of the time by the kernels, and else that nothing did.
@@ -156,11 +158,11 @@ func wrong(l timeline.Label, tr *scenario.Truth) bool {
 // tolerance of the interval: the error that the counters themselves have over a cell.
 const tolerance = 0.02
 
-func (s *score) take(c *correlate.Cell, tr *scenario.Truth) {
+func (s *score) take(p *point, c *correlate.Cell, tr *scenario.Truth) {
 	v := &c.Verdict
 	s.cells++
 	if s.confused == nil {
-		s.confused = map[string]int{}
+		s.confused, s.outside = map[string]int{}, map[string]int{}
 	}
 	s.confused[fmt.Sprintf("%s\t%s\t%s", truthOf(tr), v.Label, v.Ceiling)]++
 	if v.Placed() {
@@ -169,6 +171,8 @@ func (s *score) take(c *correlate.Cell, tr *scenario.Truth) {
 		s.width += v.Roof.High - v.Roof.Low
 		if roof >= v.Roof.Low-tolerance && roof <= v.Roof.High+tolerance {
 			s.inside++
+		} else {
+			s.outside[fmt.Sprintf("%s (%.2f, said %.2f to %.2f)", p.name, roof, v.Roof.Low, v.Roof.High)]++
 		}
 	}
 	if !v.OK() {
@@ -204,22 +208,27 @@ func abs(x float64) float64 { return max(x, -x) }
 
 func part(n, of int) float64 { return float64(n) / float64(max(1, of)) }
 
+// mostOutside of the points are listed.
+const mostOutside = 12
+
 // matrix writes the confusion: truth by what was said by what the cell can reach.
 func (s *score) matrix() string {
 	var b strings.Builder
-	keys := make([]string, 0, len(s.confused))
-	for k := range s.confused {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
 	last := ""
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(s.confused)) {
 		f := strings.Split(k, "\t")
 		if f[0] != last {
 			fmt.Fprintf(&b, "\n  truth %-15s", f[0])
 			last = f[0]
 		}
 		fmt.Fprintf(&b, " %s/%s %d", f[1], f[2], s.confused[k])
+	}
+	for i, k := range slices.Sorted(maps.Keys(s.outside)) {
+		if i == mostOutside {
+			fmt.Fprintf(&b, "\n  and %d more outside", len(s.outside)-mostOutside)
+			break
+		}
+		fmt.Fprintf(&b, "\n  outside of the interval: %s, %d cells", k, s.outside[k])
 	}
 	return b.String()
 }

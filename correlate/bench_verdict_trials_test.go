@@ -26,7 +26,7 @@ func (b *bench) intervals() {
 	}
 	mean, sigma := 0.8, 0.05
 	if b.holdout {
-		rs, mean, sigma = []float64{0.1, 0.3, 0.5, 0.7, 0.75}, 0.7, 0.08
+		rs, mean, sigma = []float64{0.1, 0.3, 0.5, 0.7, 0.75}, 0.85, 0.04
 	}
 	slack := 0.0
 	if !b.full { // what counting so few trials errs by

@@ -272,6 +272,9 @@ func capAll(in *Input, p part, v *Verdict) {
 		v.lower("context is above the one that lets a batch reach the compute roof")
 	}
 	capWaits(in, v)
+	if most := max(p.d, p.c); v.Label == timeline.Busy && most >= bothRoofs*latencyLine {
+		v.cap(timeline.Medium, fmt.Sprintf("kernels that run below the achievable may hold a roof longer than the %.0f %% that it reads", 100*most))
+	}
 	if unexplained(in, p) && v.Label != timeline.Communication {
 		v.cap(timeline.Medium, "ranks may wait for each other")
 	}
@@ -282,7 +285,8 @@ func capAll(in *Input, p part, v *Verdict) {
 
 // capWaits holds down what is said of a cell that waits little more than it works at a roof: it would turn over with the
 // error of what is achievable. Roofs are told from each other by the same margin; and where kernels that run below the
-// achievable would make the time at the roofs as long as the wait, it is no more than a hint.
+// achievable, on SMs that they do not all fill, would make the time at the roofs as long as the wait, it is no more than a
+// hint.
 func capWaits(in *Input, v *Verdict) {
 	w := waits(v)
 	if w <= 0 {
@@ -294,7 +298,7 @@ func capWaits(in *Input, v *Verdict) {
 	}
 	why := fmt.Sprintf("the roofs hold %.0f %% of the time, nearly as much as what the label names", 100*roof)
 	switch {
-	case w < min(roof/reach, 1-w):
+	case w < min(roof/reach, v.Roof.High):
 		v.cap(timeline.Low, why)
 	case w-roof < roofMargin:
 		v.cap(timeline.Medium, why)

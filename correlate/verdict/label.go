@@ -28,6 +28,7 @@ const (
 	bothRoofs       = 0.60
 	busySM          = 0.70
 	waitsLikely     = 0.15 // time off the DRAM roof with several ranks
+	idlePart        = 0.5  // of the DRAM traffic of the busiest data-parallel rank
 )
 
 // rung is the outcome of the ladder.
@@ -138,22 +139,39 @@ func mixedWaits(p part, sh timeline.Shares) (timeline.Label, string) {
 }
 
 // waited makes a rung of a label of waiting. A bubble of the pipeline and a rank without work leave the same gaps as a
-// slow host does, with and without the counter that parts gaps from launches; and kernels of ranks that wait for each
-// other are resident on few SMs.
+// slow host does, with and without the counter that parts gaps from launches; and kernels that wait for another rank are
+// resident on few SMs, as launches leave them.
 func waited(in *Input, v *Verdict, label timeline.Label, why string) (rung, bool) {
+	bubble, idle := in.Pipeline > 1, idleRank(in)
 	switch {
 	case label == "":
 		return rung{}, false
-	case label != timeline.Launch && in.Pipeline > 1:
+	case label != timeline.Launch && bubble:
 		return rung{label: timeline.Undetermined, reason: ReasonPipeline}, true
-	case label != timeline.Launch && in.IdleRank:
+	case label != timeline.Launch && idle:
 		return rung{label: timeline.Undetermined, reason: ReasonIdleRank}, true
 	}
 	unfilled := label == timeline.Launch || label == timeline.HostOrLaunch && (!in.Graphics.OK() || v.Shares.Launch >= v.Shares.Host)
-	if in.Parallel > 1 && unfilled {
-		return rung{label, why, timeline.Low, "collectives leave SMs unfilled as launches do"}, true
+	if unfilled && (in.Parallel > 1 || bubble || idle) {
+		return rung{label, why, timeline.Low, "kernels that wait for another rank leave SMs unfilled as launches do"}, true
 	}
 	return rung{label: label, reason: why, ceiling: timeline.High}, true
+}
+
+// idleRank reports whether a data-parallel rank had nothing to do while another worked: in lockstep both run the same
+// steps, and the one without requests moves little.
+func idleRank(in *Input) bool {
+	if in.IdleRank || in.Replicas < 2 || len(in.Ranks) < 2 {
+		return in.IdleRank
+	}
+	least, most := in.Ranks[0].DRAM.Value, in.Ranks[0].DRAM.Value
+	for _, r := range in.Ranks {
+		if !r.DRAM.OK() {
+			return false
+		}
+		least, most = min(least, r.DRAM.Value), max(most, r.DRAM.Value)
+	}
+	return least < idlePart*most
 }
 
 func hostReason(gap float64) string {

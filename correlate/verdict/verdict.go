@@ -126,6 +126,7 @@ type Work struct {
 // Rank is one GPU of the group over the cell.
 type Rank struct {
 	UUID  string
+	DRAM  timeline.Measure // fraction; needed of data-parallel ranks alone
 	SM    timeline.Measure
 	Clock timeline.Measure // Hz
 	Power timeline.Measure // W
@@ -166,10 +167,11 @@ type Input struct {
 	Band     timeline.Interval // where rho may lie without being a finding
 
 	Preempted float64 // preemptions in the cell
-	Ranks     []Rank  // of a tensor- or expert-parallel group; empty or one otherwise
+	Ranks     []Rank  // of a tensor-, expert- or data-parallel group; empty or one otherwise
 	Parallel  int     // tensor- or expert-parallel degree
 	Pipeline  int     // pipeline-parallel degree; zero and one: none
-	IdleRank  bool    // a data-parallel rank had nothing to do
+	Replicas  int     // data-parallel degree; zero and one: none. Ranks holds all of them then
+	IdleRank  bool    // a data-parallel rank had nothing to do, by what the engine tells of it
 }
 
 // RhoBand returns where measured bytes over those that b estimates may lie without being a finding: from what the byte
