@@ -25,9 +25,15 @@ type gpuLog struct {
 	listed bool                   // the driver has listed GPUs
 	helper string                 // why the helper was lost, which its own log says
 	open   map[int]timeline.Event // gaps that windows have not ended, by GPU
-	warned map[int]string         // GPUs of which it was said that counters are missing, and why
+	warned map[int]warning        // GPUs of which it was said that counters are missing
 	faults map[int]timeline.Event // the last error that the driver told of each GPU
 	paces  map[int]*pace          // of what comes of each GPU
+}
+
+// warning is why counters are missing, and since when.
+type warning struct {
+	cause string
+	since timeline.Instant
 }
 
 // toldOf is what is told once in a while.
@@ -50,7 +56,7 @@ const maxSaid = 1 << 10
 
 func newGPULog(next timeline.GPUSink, log *slog.Logger, now func() timeline.Instant) *gpuLog {
 	return &gpuLog{
-		GPUSink: next, log: log, now: now, said: map[toldOf]*told{}, open: map[int]timeline.Event{}, warned: map[int]string{},
+		GPUSink: next, log: log, now: now, said: map[toldOf]*told{}, open: map[int]timeline.Event{}, warned: map[int]warning{},
 		faults: map[int]timeline.Event{}, paces: map[int]*pace{},
 	}
 }
@@ -149,13 +155,16 @@ func (l *gpuLog) AddEvent(e timeline.Event) {
 		l.helper = e.Detail
 		clear(l.open) // that is said of all
 	case timeline.EventGap:
-		if e.Detail != l.helper && l.warned[e.GPU] != isLost {
+		if e.Detail != l.helper && l.warned[e.GPU].cause != isLost {
 			l.open[e.GPU] = e
 		}
 	case timeline.EventGPULost:
 		delete(l.open, e.GPU)
-		l.warned[e.GPU] = isLost
-		l.say(l.log.Warn, "gpu is lost", &e)
+		again := e.GPU != timeline.NoGPU && l.warned[e.GPU].cause == isLost
+		l.warned[e.GPU] = warning{isLost, e.At}
+		if !again { // a helper that starts again tells it in the words of another call
+			l.say(l.log.Warn, "gpu is lost", &e)
+		}
 	case timeline.EventXid, timeline.EventGPUFault:
 		l.faults[e.GPU] = e
 		l.say(l.log.Warn, "gpu tells an error", &e)
@@ -186,8 +195,8 @@ func (l *gpuLog) look(latest map[int]timeline.Instant) {
 		switch {
 		case latest[gpu] > e.At:
 			delete(l.open, gpu)
-		case now.Sub(e.At) >= gapTime && l.warned[gpu] != cause:
-			l.warned[gpu] = cause
+		case now.Sub(e.At) >= gapTime && l.warned[gpu].cause != cause:
+			l.warned[gpu] = warning{cause, e.At}
 			if missing[cause] == nil {
 				first[cause] = e
 			}
@@ -200,7 +209,7 @@ func (l *gpuLog) look(latest map[int]timeline.Instant) {
 	}
 	var back []int
 	for _, gpu := range slices.Sorted(maps.Keys(l.warned)) {
-		if _, open := l.open[gpu]; !open && now.Sub(latest[gpu]) < gapTime {
+		if _, open := l.open[gpu]; !open && latest[gpu] > l.warned[gpu].since && now.Sub(latest[gpu]) < gapTime {
 			delete(l.warned, gpu)
 			back = append(back, gpu)
 		}

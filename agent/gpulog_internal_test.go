@@ -72,4 +72,52 @@ func TestWhatTheDriverDoesIsSaidOnceAndGapsOnlyIfTheyLast(t *testing.T) {
 	event(timeline.EventGap, 0, "it was killed")
 	pass(2 * time.Second)
 	said()
+
+	// What was read shortly before the loss is no return, and the next helper says the same in other words.
+	pass(time.Second, 0, 1)
+	out.Reset()
+	event(timeline.EventGPULost, 1, "clocks: gpu is lost")
+	pass(800*time.Millisecond, 0)
+	event(timeline.EventGPULost, 1, "windows: gpu is lost")
+	pass(100*time.Millisecond, 0)
+	said(`msg="gpu is lost" gpu=1 cause="clocks: gpu is lost"`)
+	pass(time.Second, 0, 1)
+	said(`msg="gpu counters are back" gpu=1`)
+	now = now.Add(2 * time.Minute)
+	event(timeline.EventGPULost, 1, "clocks: gpu is lost")
+	said(`msg="gpu is lost" gpu=1 cause="clocks: gpu is lost"`)
+}
+
+func TestTheRateIsOfWhatWasHandedOn(t *testing.T) {
+	l := newGPULog(NewStore(correlate.New(correlate.DefaultConfig()), false), slog.New(slog.DiscardHandler), nil)
+	now := timeline.Instant(time.Hour)
+	read := func(c timeline.Counter, every, d time.Duration) {
+		for end := now.Add(d); now < end; {
+			next := now.Add(every)
+			s := timeline.Sample{GPU: 1, Over: timeline.Span{Start: now, End: next}}
+			s.Put(c, 0.5)
+			l.AddSample(&s)
+			now = next
+		}
+	}
+	check := func(what string, want float64, known bool) {
+		t.Helper()
+		if got, ok := l.rate(1, now); ok != known || got < 0.95*want || got > 1.05*want {
+			t.Errorf("%s: %v a second, known %v; want %v, %v", what, got, ok, want, known)
+		}
+	}
+	check("nothing yet", 0, false)
+	read(timeline.SMClock, 100*time.Millisecond, 5*time.Second)
+	check("a GPU without windows", 10, true)
+	read(timeline.DRAMUtil, 125*time.Millisecond, 15*time.Second)
+	check("its windows alone", 8, true)
+	read(timeline.SMClock, 100*time.Millisecond, 5*time.Second)
+	check("half a rate where half of the windows were dropped", 4, true)
+	read(timeline.SMClock, 100*time.Millisecond, 10*time.Second)
+	check("none", 0, true)
+	read(timeline.DRAMUtil, 125*time.Millisecond, 20*time.Second)
+	check("all again", 8, true)
+	if n := len(l.paces[1].ends); n > 90 {
+		t.Errorf("%d readings are kept for ten seconds of eight", n)
+	}
 }
