@@ -38,8 +38,10 @@ const mebi = 1 << 20
 
 // flows are traffic a second, averaged over a window: for where there are no bytes that are counted.
 var flows = []metricOf{
-	{timeline.PCIeTx, driver.GPM_METRIC_PCIE_TX_PER_SEC, 0}, {timeline.PCIeRx, driver.GPM_METRIC_PCIE_RX_PER_SEC, 0},
-	{timeline.NVLinkTx, driver.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, 0}, {timeline.NVLinkRx, driver.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, 0},
+	{timeline.PCIeTx, driver.GPM_METRIC_PCIE_TX_PER_SEC, 0},
+	{timeline.PCIeRx, driver.GPM_METRIC_PCIE_RX_PER_SEC, 0},
+	{timeline.NVLinkTx, driver.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, 0},
+	{timeline.NVLinkRx, driver.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, 0},
 }
 
 // metricsFor returns the metrics that a driver of that version may be asked for. Flows are always asked for: a driver before

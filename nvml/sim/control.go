@@ -2,7 +2,9 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -121,4 +123,77 @@ func (p *Page) SetInit(code int, delay time.Duration) error {
 	p.put(offset(headerFields, "INIT_CODE"), uint64(code))
 	p.put(offset(headerFields, "INIT_DELAY_US"), uint64(delay.Microseconds()))
 	return nil
+}
+
+// surroundings is what was set of what is around GPUs, in place of what the world says. It is safe for concurrent use.
+type surroundings struct {
+	aroundMu  sync.Mutex
+	links     map[[2]int]bool               // by GPU and link: up
+	lanes     map[int]int                   // by GPU
+	processes map[int][]timeline.GPUProcess // by GPU
+}
+
+// SetNVLink takes a link of a GPU down from here on, or brings it up.
+func (s *surroundings) SetNVLink(gpu, link int, up bool) {
+	s.aroundMu.Lock()
+	defer s.aroundMu.Unlock()
+	s.links = with(s.links, [2]int{gpu, link}, up)
+}
+
+// SetPCIeWidth gives the PCIe link of a GPU so many lanes from here on.
+func (s *surroundings) SetPCIeWidth(gpu, lanes int) {
+	s.aroundMu.Lock()
+	defer s.aroundMu.Unlock()
+	s.lanes = with(s.lanes, gpu, lanes)
+}
+
+// SetProcesses makes these processes all that compute on a GPU from here on.
+func (s *surroundings) SetProcesses(gpu int, all ...timeline.GPUProcess) {
+	s.aroundMu.Lock()
+	defer s.aroundMu.Unlock()
+	s.processes = with(s.processes, gpu, all)
+}
+
+func with[K comparable, V any](m map[K]V, k K, v V) map[K]V {
+	if m == nil {
+		m = map[K]V{}
+	}
+	m[k] = v
+	return m
+}
+
+// width returns how many lanes a GPU's link has that the world gives so many.
+func (s *surroundings) width(gpu, lanes int) int {
+	s.aroundMu.Lock()
+	defer s.aroundMu.Unlock()
+	if set, ok := s.lanes[gpu]; ok {
+		return set
+	}
+	return lanes
+}
+
+// inventory returns what is on and around a GPU at a time on the clock, and whether there is anything to tell but
+// processes.
+func (s *surroundings) inventory(m *meter, gpu int, t time.Duration) (timeline.Inventory, bool) {
+	v := timeline.Inventory{NUMANode: timeline.NoNUMANode}
+	w, told := m.world.(Surroundings)
+	if told {
+		at, _ := m.worldTime(t)
+		v = w.Inventory(gpu, at)
+	}
+	v.PCIeWidth = s.width(gpu, v.PCIeWidth)
+	s.aroundMu.Lock()
+	defer s.aroundMu.Unlock()
+	if len(s.links) > 0 {
+		v.NVLinks = slices.Clone(v.NVLinks)
+		for i := range v.NVLinks {
+			if up, set := s.links[[2]int{gpu, v.NVLinks[i].Link}]; set {
+				v.NVLinks[i].Up = up
+			}
+		}
+	}
+	if list, set := s.processes[gpu]; set {
+		v.Processes, v.ProcessesKnown = list, true
+	}
+	return v, told
 }

@@ -90,7 +90,11 @@ func TestWindowsAddUpHoweverTheDriverRefreshes(t *testing.T) {
 		tl := timelineFrom(t, name)
 		line := ""
 		for _, opts := range []sim.Options{
-			{Refresh: time.Millisecond}, {Refresh: 97 * time.Millisecond}, {}, {Jitter: 10 * time.Millisecond}, {Refresh: 103 * time.Millisecond},
+			{Refresh: time.Millisecond},
+			{Refresh: 97 * time.Millisecond},
+			{},
+			{Jitter: 10 * time.Millisecond},
+			{Refresh: 103 * time.Millisecond},
 			{Refresh: 103 * time.Millisecond, Jitter: 10 * time.Millisecond},
 		} {
 			synctest.Test(t, func(t *testing.T) {
