@@ -19,6 +19,7 @@ type Help struct {
 	ActsOn string  `json:"acts_on"` // whose share of the time bounds it
 	Share  float64 `json:"share"`   // that share
 	Basis  string  `json:"basis"`   // "byte model, expected", or "measured share"
+	AtMost bool    `json:"at_most"` // the amount is an upper bound, not an expectation
 	Capped bool    `json:"capped,omitempty"`
 }
 
@@ -81,6 +82,7 @@ func (t *Tally) Help(step *Step, shares timeline.Shares, split bool) []Help {
 			h.SavesS, h.Capped = bound, h.Basis == ByModel
 		}
 		h.StepS = step.MeasuredS.Value
+		h.AtMost = h.AtMost || h.Capped || h.Basis == ByShare
 		if h.Part = h.SavesS / h.StepS; h.Part >= leastPart {
 			out = append(out, h)
 		}
@@ -99,11 +101,17 @@ func (t *Tally) Help(step *Step, shares timeline.Shares, split bool) []Help {
 				What: r.what, Name: r.name, SavesS: (s.even - r.seconds) / s.modelled, ActsOn: "memory", Share: shares.Memory, Basis: ByModel,
 			})
 		}
-		roofs := shares.Memory + shares.Compute
-		add(Help{What: "prompt", Name: "prompt work on other GPUs", SavesS: (s.even - s.alone) / s.modelled, ActsOn: "memory, compute", Share: roofs, Basis: ByModel})
+		// How prompts were spread is not told: in whole chunks they cost the most.
+		add(Help{
+			What: "prompt", Name: "prompt work on other GPUs", SavesS: (s.chunks - s.alone) / s.modelled, AtMost: true,
+			ActsOn: "memory, compute", Share: shares.Memory + shares.Compute, Basis: ByModel,
+		})
 		if clock := s.clock / max(s.clockS, 1e-9); s.clockS > 0 && clock < t.model.GPU().RateClockHz {
 			part := shares.Compute * (1 - clock/t.model.GPU().RateClockHz)
-			add(Help{What: "clock", Name: "full SM clock", SavesS: (s.even - s.rated) / s.modelled, ActsOn: "compute", Share: part, Basis: ByModel})
+			add(Help{
+				What: "clock", Name: "SM clock as rated", SavesS: (s.chunks - s.rated) / s.modelled, AtMost: true,
+				ActsOn: "compute", Share: part, Basis: ByModel,
+			})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b Help) int { return cmp.Compare(b.SavesS, a.SavesS) })

@@ -79,7 +79,7 @@ type sums struct {
 	seconds, steps, guessed float64
 	floor, even, chunks     float64
 	alone                   float64 // expected without the prompt work
-	rated                   float64 // expected at the clock of the data sheet
+	rated                   float64 // expected in chunks at the clock of the data sheet
 	batch, context, prompt  float64
 	sequences, drafted      float64 // requests that decoded, times steps; and steps that yielded more than a token for each
 	clock, clockS           float64 // Hz times s, and the s
@@ -155,7 +155,7 @@ func (t *Tally) expect(c *correlate.Cell, sec, steps float64) {
 	even := t.expected(t.model, st, clock)
 	s.even += steps * even
 	s.chunks += steps * t.inChunks(st, clock, even)
-	s.rated += steps * t.expected(t.model, st, 0)
+	s.rated += steps * t.inChunks(st, 0, t.expected(t.model, st, 0))
 	s.context += steps * st.Context
 	s.prompt += steps * st.Prompt
 	if c.DRAMBytes.OK() {
@@ -174,7 +174,9 @@ func (t *Tally) expect(c *correlate.Cell, sec, steps float64) {
 const (
 	marginLow, marginHigh = 0.9, 1.25
 	guessedLow            = 0.4
-	draftedFrom           = 1.05 // tokens a step and request: beyond, drafts are accepted
+	// draftedFrom tokens a step and request drafts are accepted: the first tokens of new requests, and gauges that lag,
+	// stay below.
+	draftedFrom = 1.2
 )
 
 // bytes adds what a cell's steps moved, and the band of what the model expects.

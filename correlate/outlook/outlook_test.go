@@ -230,3 +230,24 @@ func TestDraftsAreAssumedAway(t *testing.T) {
 		t.Errorf("%+v, want 20 tokens of 8 requests at 1,000 of context, and drafts assumed away", s)
 	}
 }
+
+func TestWhatHelpsAComputeLimitedStepIsAnUpperBound(t *testing.T) {
+	tally := outlook.New(facts())
+	c := cell(0, 90, 16, 600)
+	c.PromptTokens = timeline.Known(90 * 150)
+	c.Counters[timeline.SMClock] = correlate.Mean{Value: 1.1e9, CoveredS: 1}
+	tally.Add(c)
+	s := tally.Step()
+	found := map[string]outlook.Help{}
+	for _, h := range tally.Help(&s, timeline.Shares{Memory: 0.45, Compute: 0.45, Launch: 0.1}, true) {
+		found[h.What] = h
+	}
+	for what, least := range map[string]float64{"prompt": 0.1, "clock": 0.05} {
+		if h := found[what]; h.Part < least || !h.AtMost {
+			t.Errorf("%s: %+v, want an upper bound of %v of the step and more", what, h, least)
+		}
+	}
+	if h := found["clock"]; h.SavesS > 0.45*(1-1.1/1.83)*s.MeasuredS.Value+1e-9 {
+		t.Errorf("%+v: more than the clock takes of the compute share", h)
+	}
+}

@@ -88,7 +88,11 @@ func newSheet(r *summary.Report, o Options) *sheet {
 		if h.Capped {
 			basis += ", held to the measured share"
 		}
-		s.Help = append(s.Help, helpLine{h.Name, latency(h.SavesS) + " of " + latency(h.StepS), percent(h.Part), h.ActsOn + ", " + percent(h.Share) + " of decode time", basis})
+		most := ""
+		if h.AtMost {
+			most = "at most "
+		}
+		s.Help = append(s.Help, helpLine{h.Name, most + latency(h.SavesS) + " of " + latency(h.StepS), percent(h.Part), h.ActsOn + ", " + percent(h.Share) + " of decode time", basis})
 	}
 	for i := range r.Groups {
 		g := &r.Groups[i]

@@ -77,9 +77,9 @@ func memory() *summary.Report {
 		},
 		Help: []outlook.Help{
 			{What: "kv_fp8", Name: "fp8 KV cache", SavesS: 0.0026, StepS: 0.0204, Part: 0.127, ActsOn: "memory", Share: 0.858, Basis: "byte model, expected"},
-			{What: "weights_4bit", Name: "4-bit weights (awq)", SavesS: 0.0024, StepS: 0.0204, Part: 0.118, ActsOn: "memory", Share: 0.858, Basis: "byte model, expected", Capped: true},
-			{What: "host", Name: "host gaps closed", SavesS: 0.00139, StepS: 0.0204, Part: 0.068, ActsOn: "host", Share: 0.068, Basis: "measured share"},
-			{What: "prompt", Name: "prompt work on other GPUs", SavesS: 0.00052, StepS: 0.0204, Part: 0.025, ActsOn: "memory, compute", Share: 0.858, Basis: "byte model, expected"},
+			{What: "weights_4bit", Name: "4-bit weights (awq)", SavesS: 0.0024, StepS: 0.0204, Part: 0.118, ActsOn: "memory", Share: 0.858, Basis: "byte model, expected", AtMost: true, Capped: true},
+			{What: "host", Name: "host gaps closed", SavesS: 0.00139, StepS: 0.0204, Part: 0.068, ActsOn: "host", Share: 0.068, Basis: "measured share", AtMost: true},
+			{What: "prompt", Name: "prompt work on other GPUs", SavesS: 0.00052, StepS: 0.0204, Part: 0.025, ActsOn: "memory, compute", Share: 0.858, Basis: "byte model, expected", AtMost: true},
 		},
 		Steady:   summary.Steady{Cells: 598, SettledS: known(0), Differs: timeline.Absent("it is steady, or that is not known")},
 		Warnings: []string{},

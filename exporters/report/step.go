@@ -90,7 +90,7 @@ func helpText(h *outlook.Help) string {
 	u := unitOf(h.StepS, h.StepS)
 	saved := strconv.FormatFloat(h.SavesS*u.per, 'f', max(u.decimals, decimalsOf(h.SavesS*u.per)), 64)
 	most := ""
-	if h.Basis == outlook.ByShare || h.Capped {
+	if h.AtMost {
 		most = "at most "
 	}
 	text := fmt.Sprintf("%s: -%s of %s"+nbsp+"%s a step, %s-%s (%s", h.Name, saved, u.number(h.StepS), u.name, most, percent(h.Part), h.Basis)
