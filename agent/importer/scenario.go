@@ -166,7 +166,7 @@ func (s *observer) scrape(t time.Duration) {
 		for c, v := range map[timeline.EngineCounter]float64{
 			timeline.Running: float64(e.Running), timeline.Waiting: float64(e.Waiting), timeline.KVUsage: e.KVUsage,
 			timeline.KVBlocks: float64(e.KVBlocks), timeline.KVBlockSize: float64(e.BlockSize),
-			timeline.StartTime:   float64(s.opts.Start.Unix()),
+			timeline.StartTime:   float64(s.opts.Start.Unix()) + e.Started.Seconds(),
 			timeline.PromptTotal: float64(e.PromptTokens), timeline.OutputTotal: float64(e.OutputTokens),
 			timeline.PreemptTotal: float64(e.Preemptions), timeline.StepTotal: float64(e.Steps),
 			timeline.FinishedTotal: float64(e.Finished), timeline.ITLSum: e.ITLSum, timeline.ITLCount: float64(e.ITLCount),
@@ -268,7 +268,8 @@ func (s *observer) drain(a *stream, end time.Duration) bool {
 			Source: timeline.CountUsage, Kind: timeline.KindContent, Stamp: timeline.StampModel,
 		})
 	}
-	if a.Finish == 0 || a.next < len(a.chunks) || a.Finish >= end {
+	over := max(a.Finish, a.Aborted)
+	if over == 0 || a.next < len(a.chunks) || over >= end {
 		return false
 	}
 	s.ended = append(s.ended, s.request(a))
@@ -301,5 +302,8 @@ func (s *observer) request(a *stream) timeline.Request {
 		q.OutputTokens += c.Tokens
 	}
 	q.Done = max(at(a.Finish), q.Last)
+	if a.Aborted > 0 {
+		q.Status, q.Finish, q.Done = timeline.StatusTruncated, "", max(at(a.Aborted), q.Last)
+	}
 	return q
 }

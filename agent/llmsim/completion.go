@@ -1,6 +1,7 @@
 package llmsim
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"time"
@@ -114,7 +115,7 @@ func (s *Server) accept(r *http.Request, op operation) (reply, int, string) {
 		rep.prompt = planned.PromptTokens
 		rep.events = moments(planned.Times(), rep.fault)
 		if planned.Finish == 0 {
-			rep.finish, rep.cutOff = "abort", s.cfg.Plan.Duration()
+			rep.finish, rep.cutOff = "abort", cmp.Or(planned.Aborted, s.cfg.Plan.Duration())
 		}
 	default:
 		rep.free = true

@@ -314,3 +314,36 @@ func TestInstrumentsReadWhatIsThere(t *testing.T) {
 		t.Errorf("a coverage of 30 %% sees %d of %d requests", len(o.Requests), all)
 	}
 }
+
+func TestARestartLosesRequestsCacheAndCounts(t *testing.T) {
+	tl := run(t, `seed 8
+duration 30s
+gpu h100
+target main model=Llama-3.1-8B
+load streams=12 prompt=1600..1800 output=200..300 prefix=1500
+load rate=3 arrivals=poisson prompt=100 output=50
+fault restart 6s 12s..18s
+`)
+	before, after := tl.Engine(0, 12*time.Second), tl.Engine(0, 20*time.Second)
+	if after.Started < 18*time.Second || after.Started > 18100*time.Millisecond || before.Started != 0 || after.OutputTokens >= before.OutputTokens || after.Finished >= before.Finished {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	if down := tl.Truth(0, 12200*time.Millisecond, 17900*time.Millisecond); down.Busy != 0 || down.OutputTokens != 0 {
+		t.Errorf("while down: %+v", down)
+	}
+	aborted := 0
+	for _, q := range tl.Requests() {
+		if q.Aborted == 0 {
+			continue
+		}
+		if aborted++; q.Finish != 0 || len(q.Tokens) > 0 && q.Tokens[len(q.Tokens)-1] > q.Aborted {
+			t.Errorf("request %d: aborted at %s, finished at %s", q.Index, q.Aborted, q.Finish)
+		}
+	}
+	if aborted < 12 {
+		t.Errorf("%d requests aborted, want all that ran", aborted)
+	}
+	if cold := tl.Truth(0, 18*time.Second, 19*time.Second); cold.PromptTokens < 1500 || tl.Truth(0, 25*time.Second, 29*time.Second).Steps == 0 {
+		t.Errorf("after it: %+v", cold)
+	}
+}

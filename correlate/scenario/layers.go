@@ -131,7 +131,10 @@ func (p *plant) join(st *step, c *condition, bytes, tensor, compute, reach float
 	longer, shorter := max(memory, compute), min(memory, compute)
 	k := Kernel{Bytes: bytes, Tensor: tensor, SM: 0.96, Occ: 0.20, GR: 1, Limiter: LimitMemory}
 	if longer > 0 {
-		k.Seconds = longer * math.Pow(1+math.Pow(shorter/longer, sharpness), 1.0/sharpness)
+		k.Seconds = longer
+		if r := shorter / longer; r > 0.1 { // below, the root differs from one by less than a millionth
+			k.Seconds *= math.Pow(1+math.Pow(r, sharpness), 1.0/sharpness)
+		}
 	}
 	if compute > memory {
 		k.Limiter, k.Occ = LimitCompute, 0.16

@@ -68,14 +68,37 @@ func (tl *Timeline) Observe(in Instruments) *Observed {
 	slices.SortStableFunc(o.out.Samples, func(a, b timeline.Sample) int { return cmp.Compare(a.Over.End, b.Over.End) })
 	slices.SortStableFunc(o.out.Engine, func(a, b timeline.EngineSample) int { return cmp.Compare(a.Over.End, b.Over.End) })
 	slices.SortStableFunc(o.out.Events, func(a, b timeline.Event) int { return cmp.Compare(a.At, b.At) })
-	slices.SortStableFunc(o.out.Tokens, func(a, b timeline.TokenEvent) int { return cmp.Compare(a.At, b.At) })
+	// No request has two events at one moment, so that nothing is left to chance.
+	slices.SortFunc(o.out.Tokens, func(a, b timeline.TokenEvent) int { return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Ref, b.Ref)) })
 	return o.out
 }
 
 type observer struct {
-	tl  *Timeline
-	in  Instruments
-	out *Observed
+	tl   *Timeline
+	in   Instruments
+	out  *Observed
+	memo [4]remembered // all counters of a window ask for the same two moments
+	next int           // place in memo
+}
+
+// remembered is what a GPU's time adds up to by a moment.
+type remembered struct {
+	known bool
+	gpu   int
+	at    time.Duration
+	sum   totals
+}
+
+func (o *observer) totals(gpu int, t time.Duration) *totals {
+	for i := range o.memo {
+		if m := &o.memo[i]; m.known && m.gpu == gpu && m.at == t {
+			return &m.sum
+		}
+	}
+	m := &o.memo[o.next]
+	o.next = (o.next + 1) % len(o.memo)
+	*m = remembered{true, gpu, t, o.tl.totals(gpu, t)}
+	return &m.sum
 }
 
 func (o *observer) at(d time.Duration) timeline.Instant { return o.in.Origin.Add(d) }
@@ -181,7 +204,7 @@ func (o *observer) read(s, last *timeline.Sample, gpu int, c timeline.Counter, f
 	if a == b {
 		return
 	}
-	v := scale * (o.tl.Integral(gpu, c, b) - o.tl.Integral(gpu, c, a)) / (b - a).Seconds()
+	v := scale * (o.totals(gpu, b).of(c) - o.totals(gpu, a).of(c)) / (b - a).Seconds()
 	if c == timeline.DRAMUtil {
 		v *= off
 	}
@@ -231,7 +254,7 @@ func (o *observer) gauges(gpu int) {
 		s.Put(timeline.MemUsed, st.MemUsedBytes)
 		s.Put(timeline.Temperature, st.Celsius)
 		for _, c := range []timeline.Counter{timeline.Energy, timeline.ThrottlePower, timeline.ThrottleSWThermal} {
-			s.Put(c, o.tl.Integral(gpu, c, t))
+			s.Put(c, o.totals(gpu, t).of(c))
 		}
 		o.out.Samples = append(o.out.Samples, s)
 	}
@@ -262,6 +285,7 @@ func (o *observer) scrapes(target int) {
 			{timeline.TTFTSum, st.TTFTSum},
 			{timeline.TTFTCount, float64(st.TTFTCount)},
 			{timeline.FinishedTotal, float64(st.Finished)},
+			{timeline.StartTime, 1.7e9 + st.Started.Seconds()},
 		} {
 			s.Put(v.c, v.v)
 		}
@@ -308,6 +332,9 @@ func (o *observer) requests() {
 		}
 		if q.Finish > 0 && counted == len(q.Tokens) {
 			w.Done, w.Status, w.HTTPStatus, w.Finish = max(w.Last, o.at(q.Finish)), timeline.StatusOK, 200, "length"
+		}
+		if q.Aborted > 0 {
+			w.Done, w.Status, w.HTTPStatus = max(w.Last, o.at(q.Aborted)), timeline.StatusTruncated, 200
 		}
 		o.out.Requests = append(o.out.Requests, w)
 	}

@@ -55,8 +55,8 @@ var keywords = map[string]func(*parser, []string) error{
 //	fault power_cap 350W gpu=0 20s..30s           and clock_lock MHz, thermal MHz, cooling FACTOR, straggler %,
 //	                                              bandwidth_loss %, neighbour %, host_stall DURATION [every=],
 //	                                              front_stall DURATION [every=], eager, slow_launch DURATION,
-//	                                              slow_link DURATION, acceptance %, prefix_miss, long_output FACTOR,
-//	                                              long_prompt FACTOR
+//	                                              slow_link DURATION, acceptance %, prefix_miss, restart DURATION,
+//	                                              long_output FACTOR, long_prompt FACTOR
 //	counter lag=300ms gpu=0 10s..20s              of the instrument: gap, nan, frozen, lag, jitter, hang, lost, ...
 //	probe coverage=30% clock_bound=2ms
 //	phase steady label=memory 2s..20s             or overlay=, grade=, gate=: what the phase is made to show

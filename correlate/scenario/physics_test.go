@@ -296,3 +296,24 @@ func BenchmarkQuery(b *testing.B) {
 		}
 	})
 }
+
+// A point of a grid costs its timeline and what instruments read of it.
+func BenchmarkPoint(b *testing.B) {
+	for name, p := range map[string]scenario.Point{
+		"decode":  scenario.Decode(32, 2000),
+		"mixed":   scenario.Mixed(512, 64, 2048),
+		"ranks":   scenario.Decode(8, 500).On("h100", "Llama-3.1-70B", "fp8", 8),
+		"experts": scenario.Decode(64, 500).On("h200", "Qwen3-30B-A3B", "fp8", 1),
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				tl, err := p.Run()
+				if err != nil {
+					b.Fatal(err)
+				}
+				tl.Observe(scenario.Instruments{})
+			}
+			b.ReportMetric(b.Elapsed().Seconds()*1e3/float64(b.N)/p.Steady().To.Seconds(), "ms/scenario-s")
+		})
+	}
+}

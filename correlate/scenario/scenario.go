@@ -179,8 +179,18 @@ const (
 	Cooling       FaultKind = "cooling"        // factor on the rise of the temperature
 	FrontStall    FaultKind = "front_stall"    // s for which the front end sends nothing, once an Every; steps go on
 	LongOutput    FaultKind = "long_output"    // factor on the output lengths of requests that arrive
+	Restart       FaultKind = "restart"        // s for which the engine is down at the span's start; it loses its requests
 	LongPrompt    FaultKind = "long_prompt"    // factor on the prompt lengths of requests that arrive
 )
+
+// FaultKinds returns all kinds of fault of the machine, the engine and the requests.
+func FaultKinds() []FaultKind {
+	var list []FaultKind
+	for _, k := range faultKinds {
+		list = append(list, k.kind)
+	}
+	return list
+}
 
 // Fault is one fault over a span. GPU and Target are -1 when it concerns all.
 type Fault struct {

@@ -64,6 +64,7 @@ type engine struct {
 	sums     []totals // a rank, up to now
 	track    track
 	previous time.Duration // start of the step before
+	restarts int           // so many of the faults that restart it are over
 }
 
 // Parts of a GPU's memory: what the engine takes, as servers do by default, and what it keeps for activations.
@@ -245,30 +246,6 @@ func (e *engine) elsewhere(j *job) {
 	if l := &e.s.Loads[j.load]; l.Streams > 0 {
 		e.arrive(first+l.Think, j.load)
 	}
-}
-
-// idle lets time pass until the next arrival.
-func (e *engine) idle() {
-	until := e.s.Length
-	if len(e.coming) > 0 {
-		until = min(until, e.coming[0].at)
-	}
-	st := step{start: e.now, idle: true, done: e.done}
-	conds := make([]condition, len(e.spec.GPUs))
-	for rank, gpu := range e.spec.GPUs {
-		conds[rank] = e.condition(rank)
-		e.strangers(gpu, &until)
-	}
-	e.track.steps = append(e.track.steps, st)
-	d := until - e.now
-	for rank := range conds {
-		c := &conds[rank]
-		e.track.ranks[rank] = append(e.track.ranks[rank], segment{cond: *c, done: e.sums[rank]})
-		spent := e.track.plants[rank].rest(d.Seconds(), c)
-		e.sums[rank].add(&spent)
-		e.machines[rank].follow(restPart*e.track.plants[rank].gpu.TDPWatts, 0, spent.energy/d.Seconds(), d)
-	}
-	e.now = until
 }
 
 func (e *engine) blocksFor(tokens int) int {

@@ -33,6 +33,9 @@ type segment struct {
 
 func (e *engine) run() {
 	for e.now < e.s.Length {
+		if e.restart(); e.now >= e.s.Length {
+			break
+		}
 		e.receive()
 		work := false
 		for i := range e.replicas {

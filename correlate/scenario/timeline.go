@@ -29,6 +29,7 @@ type track struct {
 	blockSize int
 	steps     []step
 	ranks     [][]segment // a rank, a step
+	births    []birth     // after its first
 }
 
 func (tr *track) lastOf(rank int) *segment { return &tr.ranks[rank][len(tr.ranks[rank])-1] }
@@ -104,7 +105,7 @@ func (s *Scenario) Run() (*Timeline, error) {
 
 // lay returns the program of a rank in a step that has been synchronized, as long as the step.
 func (tr *track) lay(rank, i int) *program {
-	pr := &program{}
+	pr := &program{kernels: make([]Kernel, 0, 24), sections: make([]section, 0, 5)}
 	seg := &tr.ranks[rank][i]
 	tr.plants[rank].build(pr, &tr.steps[i], &seg.cond)
 	tr.plants[rank].fit(pr, seg, (tr.steps[i+1].start - tr.steps[i].start).Seconds())
@@ -282,35 +283,42 @@ func (tl *Timeline) CounterFaults() []CounterFault { return slices.Clone(tl.scen
 // reading is the difference of its ends over its length; J for Energy; s for the throttle counters. It is exact at any
 // t, inside kernels too, and zero for a counter that is read at one moment.
 func (tl *Timeline) Integral(gpu int, c timeline.Counter, t time.Duration) float64 {
+	sum := tl.totals(gpu, t)
+	return sum.of(c)
+}
+
+// totals returns what a GPU's time adds up to by t.
+func (tl *Timeline) totals(gpu int, t time.Duration) totals {
 	t = max(0, min(t, tl.Duration()))
 	if tl.owner[gpu] < 0 {
-		if c == timeline.Energy {
-			return restPart * tl.scenario.GPUs[gpu].TDPWatts * t.Seconds()
-		}
-		return 0
+		return totals{energy: restPart * tl.scenario.GPUs[gpu].TDPWatts * t.Seconds()}
 	}
-	sum := tl.tracks[tl.owner[gpu]].at(tl.rank[gpu], t)
+	return tl.tracks[tl.owner[gpu]].at(tl.rank[gpu], t)
+}
+
+// of returns what a counter tells of the totals.
+func (t *totals) of(c timeline.Counter) float64 {
 	switch c {
 	case timeline.GraphicsUtil:
-		return sum.gr
+		return t.gr
 	case timeline.SMUtil:
-		return sum.sm
+		return t.sm
 	case timeline.SMOccupancy:
-		return sum.occ
+		return t.occ
 	case timeline.TensorUtil:
-		return sum.tensor
+		return t.tensor
 	case timeline.HMMAUtil:
-		return sum.half
+		return t.half
 	case timeline.IMMAUtil:
-		return sum.integer
+		return t.integer
 	case timeline.DRAMUtil:
-		return sum.dram
+		return t.dram
 	case timeline.Energy:
-		return sum.energy
+		return t.energy
 	case timeline.ThrottlePower:
-		return sum.power
+		return t.power
 	case timeline.ThrottleSWThermal:
-		return sum.thermal
+		return t.thermal
 	default:
 		return 0
 	}

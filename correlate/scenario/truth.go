@@ -23,7 +23,8 @@ type EngineState struct {
 	Waiting   int
 	KVUsage   float64 // fraction of the blocks in use
 	KVBlocks  int
-	BlockSize int // tokens
+	BlockSize int           // tokens
+	Started   time.Duration // when it came up
 
 	PromptTokens  int // of prompts that are complete, as engines count them
 	OutputTokens  int
@@ -38,17 +39,19 @@ type EngineState struct {
 	PrefixHits    int // of them, found there
 }
 
-// Engine returns the state of a target's engine at t. Totals move at the end of a step.
+// Engine returns the state of a target's engine at t. Totals move at the end of a step, and begin anew when it restarts.
 func (tl *Timeline) Engine(target int, t time.Duration) EngineState {
+	t = max(0, min(t, tl.Duration()))
 	tr := &tl.tracks[target]
-	seg := &tr.steps[tr.find(max(0, min(t, tl.Duration())))]
-	d := &seg.done
+	st, b := &tr.steps[tr.find(t)], tr.since(t)
+	d, z := &st.done, &b.done
 	return EngineState{
-		Running: seg.running, Waiting: seg.waiting, KVUsage: float64(seg.blocks) / float64(max(1, tr.blocks)),
-		KVBlocks: tr.blocks, BlockSize: tr.blockSize,
-		PromptTokens: d.prompted, OutputTokens: d.output, Preemptions: d.preempted, Steps: d.steps, Finished: d.finished,
-		ITLSum: d.itl, ITLCount: d.gaps, TTFTSum: d.ttft, TTFTCount: d.firsts,
-		PrefixQueries: d.queried, PrefixHits: d.hits,
+		Running: st.running, Waiting: st.waiting, KVUsage: float64(st.blocks) / float64(max(1, tr.blocks)),
+		KVBlocks: tr.blocks, BlockSize: tr.blockSize, Started: b.at,
+		PromptTokens: d.prompted - z.prompted, OutputTokens: d.output - z.output, Preemptions: d.preempted - z.preempted,
+		Steps: d.steps - z.steps, Finished: d.finished - z.finished,
+		ITLSum: d.itl - z.itl, ITLCount: d.gaps - z.gaps, TTFTSum: d.ttft - z.ttft, TTFTCount: d.firsts - z.firsts,
+		PrefixQueries: d.queried - z.queried, PrefixHits: d.hits - z.hits,
 	}
 }
 
@@ -62,6 +65,7 @@ type Request struct {
 	OutputTokens int             // asked for
 	Tokens       []time.Duration // when the engine emitted each
 	Finish       time.Duration   // zero if it did not finish
+	Aborted      time.Duration   // when its engine went down under it; zero otherwise
 	Observed     bool            // a probe sees it
 	Delivered    []Chunk         // as they reach the client; nil: each step's tokens at once, see Chunks
 }

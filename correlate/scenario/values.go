@@ -272,6 +272,7 @@ var faultKinds = []struct {
 	{Straggler, func(f *Fault, w string) error { return quantity(&f.Value, w, "", 1, 0, 10) }},
 	{Cooling, func(f *Fault, w string) error { return quantity(&f.Value, w, "", 1, 0.1, 10) }},
 	{FrontStall, func(f *Fault, w string) error { return duration(&f.Value, w) }},
+	{Restart, func(f *Fault, w string) error { return duration(&f.Value, w) }},
 	{LongOutput, func(f *Fault, w string) error { return quantity(&f.Value, w, "", 1, 0.01, 100) }},
 	{LongPrompt, func(f *Fault, w string) error { return quantity(&f.Value, w, "", 1, 0.01, 100) }},
 }
