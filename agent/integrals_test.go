@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,7 +42,7 @@ func TestWhatAnAgentMeasuresAddsUpToTheScenario(t *testing.T) {
 		p := plays[i]
 		until(t, 3*played, "the scenario to be played", func() bool { return p.clock.Now() > p.epoch.Add(played) })
 		p.ag.stop(t)
-		t.Run(name, func(t *testing.T) { compareIntegrals(t, p.tl, p.dir, p.epoch) })
+		compareIntegrals(t, name, p)
 	}
 }
 
@@ -80,10 +81,11 @@ func newPlay(t *testing.T, bin binaries, name string) *play {
 // sums are what windows of one counter add up to, and what is there in the same time.
 type sums struct{ measured, there float64 }
 
-func compareIntegrals(t *testing.T, tl *scenario.Timeline, dir string, epoch timeline.Instant) {
+func compareIntegrals(t *testing.T, name string, p *play) {
 	t.Helper()
+	tl, epoch := p.tl, p.epoch
 	counters := []timeline.Counter{timeline.DRAMUtil, timeline.SMUtil, timeline.TensorUtil}
-	r, err := record.OpenReader(dir)
+	r, err := record.OpenReader(p.dir)
 	must(t, err)
 	gpus := tl.GPUs()
 	all := make([]map[timeline.Counter]*sums, len(gpus))
@@ -124,18 +126,18 @@ func compareIntegrals(t *testing.T, tl *scenario.Timeline, dir string, epoch tim
 	for gpu := range gpus {
 		end(gpu)
 		if covered[gpu] < 25*time.Second {
-			t.Skipf("this machine is too busy: only %v of %v could be measured", covered[gpu], played-settled)
+			t.Skipf("this machine is too busy: only %v of %v could be measured of %s", covered[gpu], played-settled, name)
 		}
-		line := ""
+		var line strings.Builder
 		for _, c := range counters {
 			s := all[gpu][c]
-			off := (s.measured - s.there) / max(s.there, 1e-3) // one is idle
-			line += fmt.Sprintf("  %s %.2f s, %+.2f %%", c, s.there, 100*off)
+			off := (s.measured - s.there) / max(s.there, 1e-3)                      // one is idle
+			_, _ = fmt.Fprintf(&line, "  %s %.2f s, %+.2f %%", c, s.there, 100*off) // into memory
 			if !(math.Abs(off) <= 0.01) {
-				t.Errorf("GPU %d: %s adds up to %.3f s, and was %.3f s: %+.2f %%", gpu, c, s.measured, s.there, 100*off)
+				t.Errorf("%s, GPU %d: %s adds up to %.3f s, and was %.3f s: %+.2f %%", name, gpu, c, s.measured, s.there, 100*off)
 			}
 		}
 		bandwidth := gpus[gpu].MaxMemClockHz * 2 * float64(gpus[gpu].BusWidthBits) / 8
-		t.Logf("GPU %d over %v: %.3f TB%s", gpu, covered[gpu].Round(10*time.Millisecond), all[gpu][timeline.DRAMUtil].there*bandwidth/1e12, line)
+		t.Logf("%-20s GPU %d over %v: %.3f TB%s", name, gpu, covered[gpu].Round(10*time.Millisecond), all[gpu][timeline.DRAMUtil].there*bandwidth/1e12, &line)
 	}
 }
