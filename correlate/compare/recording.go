@@ -89,6 +89,8 @@ type cell struct {
 	told    bool    // the engine counts its steps
 	byProbe bool    // the batch is that of the requests seen
 	yield   float64 // output tokens a step and request
+	stepS   float64 // from one step to the next
+	prompts float64 // prompt tokens per second
 
 	placed    bool
 	mixed     bool // prompt work shared the steps, or may have
@@ -148,7 +150,7 @@ func cellOf(c *correlate.Cell) (cell, bool) {
 		return cell{}, false
 	}
 	nan := math.NaN()
-	k := cell{at: c.Span, seconds: sec, engineT: value(c.EngineTPOT), probeT: value(c.WindowTPOT), bytes: nan, rate: nan, yield: nan}
+	k := cell{at: c.Span, seconds: sec, engineT: value(c.EngineTPOT), probeT: value(c.WindowTPOT), bytes: nan, rate: nan, yield: nan, stepS: nan, prompts: nan}
 	batch := c.Batch
 	if !batch.OK() && c.Decoding > 0 {
 		batch, k.byProbe = timeline.Known(c.Decoding), true
@@ -171,8 +173,9 @@ func cellOf(c *correlate.Cell) (cell, bool) {
 	k.x = [axes]float64{batch.Value, value(c.ContextSum), nan}
 	if steps > 0 {
 		k.yield = k.rate * sec / steps / batch.Value
+		k.stepS = sec / steps
 		if c.PromptTokens.OK() {
-			k.x[axisPrompt] = c.PromptTokens.Value / steps
+			k.prompts = c.PromptTokens.Value / sec
 		}
 		if c.DRAMBytes.OK() && !k.byProbe {
 			k.bytes = c.DRAMBytes.Value / steps
@@ -291,8 +294,31 @@ func (r *Recording) arm() *arm {
 		x.cells = told // the others lie before the first scrapes, or between two lives of the engine
 	}
 	slices.SortStableFunc(x.cells, func(a, b cell) int { return int(min(1, max(-1, a.at.Start-b.at.Start))) })
+	promptWork(x.cells)
 	r.describe(x)
 	return x
+}
+
+// beside is how near in time cells are neighbours.
+const beside = 5 * time.Second
+
+// promptWork places the cells on the axis of prompt work: their prompt tokens per second, times the time that a step takes
+// in the cells beside them. With a cell's own step, what disturbs its time would disturb its place alike, and pass for the
+// work's doing.
+func promptWork(cells []cell) {
+	for i := range cells {
+		c := &cells[i]
+		step, n := 0.0, 0.0
+		for _, k := range []int{i - 1, i + 1} {
+			if k >= 0 && k < len(cells) && !math.IsNaN(cells[k].stepS) && max(c.at.Start.Sub(cells[k].at.End), cells[k].at.Start.Sub(c.at.End)) < beside {
+				step, n = step+cells[k].stepS, n+1
+			}
+		}
+		if n == 0 {
+			step, n = c.stepS, 1
+		}
+		c.x[axisPrompt] = c.prompts * step / n
+	}
 }
 
 // describe fills in what the side is.

@@ -36,14 +36,14 @@ func shift(x, y *arm, m *matching, o Options) (Shift, int, int) {
 		return stats.Median(xs)
 	}
 	few := "too few sessions or blocks of time"
-	point, lo, hi, ok := stats.ClusterBootstrap{Seed: o.Seed}.Ratio(ca, cb, median)
+	point, lo, hi, ok := stats.ClusterBootstrap{Seed: o.Seed}.Ratio(fewer(ca), fewer(cb), median)
 	s.P50Ratio = Value{Value: timeline.Known(point), CI95: summary.Maybe[timeline.Interval]{Why: few}}
 	if ok && min(len(ca), len(cb)) >= stats.MinBlocks {
 		s.P50Ratio.CI95 = summary.Maybe[timeline.Interval]{Value: timeline.Interval{Low: lo, High: hi}}
 	}
 	ta, tb := slices.Concat(ca...), slices.Concat(cb...)
 	if hl, ok := stats.HodgesLehmann(ta, tb); ok {
-		s.Shift = Value{Value: timeline.Known(hl), CI95: shiftInterval(ca, cb, hl, o)}
+		s.Shift = Value{Value: timeline.Known(hl), CI95: shiftInterval(fewer(ca), fewer(cb), hl, o)}
 	}
 	if d, ok := stats.CliffsDelta(ta, tb); ok {
 		s.Delta = timeline.Known(d)
@@ -105,6 +105,28 @@ func sessions(of []request, block float64) ([][]float64, bool) {
 		out[k] = append(out[k], q.tpot)
 	}
 	return out, byTrace
+}
+
+// mostDrawn bounds the requests of a side that are resampled.
+const mostDrawn = 5000
+
+// fewer takes requests evenly out of each cluster until they are few enough to be resampled a thousand times.
+func fewer(clusters [][]float64) [][]float64 {
+	n := 0
+	for _, c := range clusters {
+		n += len(c)
+	}
+	every := (n + mostDrawn - 1) / mostDrawn
+	if every <= 1 {
+		return clusters
+	}
+	out := make([][]float64, len(clusters))
+	for i, c := range clusters {
+		for k := i % every; k < len(c); k += every {
+			out[i] = append(out[i], c[k])
+		}
+	}
+	return out
 }
 
 // shiftInterval is the interval of the shift over resampled clusters.
