@@ -124,12 +124,12 @@ func TestClusterBootstrapRepeatsAndKnowsItsLimits(t *testing.T) {
 
 func TestEquivalenceErrsRarelyAndIsNotTheLackOfADifference(t *testing.T) {
 	r := rng(63)
-	const trials = 200
+	const trials = 150
 	found := func(ratio, between float64) float64 {
 		n := 0
 		for i := range trials {
-			a := sessions(r, 6, 30, 20, between, 0.05)
-			b := sessions(r, 6, 30, 20*ratio, between, 0.05)
+			a := sessions(r, 6, 16, 20, between, 0.05)
+			b := sessions(r, 6, 16, 20*ratio, between, 0.05)
 			_, lo, hi, _ := stats.ClusterBootstrap{Level: 0.9, Resamples: 200, Seed: uint64(i)}.Ratio(a, b, mean)
 			if stats.Equivalent(lo, hi, 0.03) {
 				n++

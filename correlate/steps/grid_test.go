@@ -25,7 +25,10 @@ func TestReadingsHoldWhereStepsAreLongAgainstJitter(t *testing.T) {
 		fmt.Fprintf(&table, "\n%6d", batch)
 		for _, ratio := range ratios {
 			hold, readings, worst := 0, 0, 0.0
-			for _, step := range []time.Duration{2 * ms, 5 * ms, 10 * ms, 60 * ms} {
+			for _, step := range []time.Duration{2 * ms, 10 * ms, 60 * ms} {
+				if batch == 128 && step < 10*ms {
+					step = 5 * ms // enough events for the race detector
+				}
 				jitter := time.Duration(float64(step) / ratio)
 				if jitter > 5*ms && ratio > 1 { // hosts are not so bad; a long step with more shows the same as a short one
 					continue
@@ -113,7 +116,7 @@ func TestReadingsThatAreOffDoNotHold(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, batch := range []int{2, 16, 64} {
-				p := play{seed: uint64(batch), batch: batch, step: constant(10 * ms), jitter: uniform(ms), stretch: 6500 * ms}
+				p := play{seed: uint64(batch), batch: batch, step: constant(10 * ms), jitter: uniform(ms), stretch: 5500 * ms}
 				tt.change(&p)
 				tokens, tr := p.run()
 				c := tr.against(read(tokens, tt.speculates))
