@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -59,7 +60,7 @@ func (f *follower) Duration() time.Duration { return time.Hour }
 func (f *follower) At(_ int, t time.Duration) sim.Gauges {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.read()
+	f.read(f.begin.Add(t))
 	g := sim.Gauges{SMClockHz: 1.83e9, MemClockHz: 2.619e9, PowerW: 80, PowerLimitW: 700}
 	for _, on := range f.turns {
 		if g.PowerW = 80; does[on.name] != nil && on.at <= f.begin.Add(t) {
@@ -72,8 +73,8 @@ func (f *follower) At(_ int, t time.Duration) sim.Gauges {
 func (f *follower) Integral(_ int, c timeline.Counter, t time.Duration) float64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.read()
 	at, sum := f.begin.Add(t), 0.0
+	f.read(at)
 	for i, on := range f.turns {
 		until := at
 		if i+1 < len(f.turns) {
@@ -88,8 +89,9 @@ func (f *follower) Integral(_ int, c timeline.Counter, t time.Duration) float64 
 	return sum
 }
 
-// read takes what was noted since the last look.
-func (f *follower) read() {
+// read takes what was noted since the last look, at that instant. What comes late because the load or this process had to
+// wait for a core begins when it comes: a world that changed its past would tell several times as much as there was.
+func (f *follower) read(at timeline.Instant) {
 	st, err := os.Stat(f.log)
 	if err != nil || st.Size() == f.size {
 		return
@@ -98,10 +100,12 @@ func (f *follower) read() {
 	if err != nil || len(raw) == 0 || raw[len(raw)-1] != '\n' {
 		return
 	}
-	f.size, f.turns = int64(len(raw)), nil
-	for line := range strings.Lines(string(raw)) {
+	fresh := raw[f.size:]
+	f.size = int64(len(raw))
+	for line := range strings.Lines(string(fresh)) {
 		var n turn
 		if _, err := fmt.Sscanf(line, "%d %s", &n.at, &n.name); err == nil {
+			n.at = max(n.at, at)
 			f.turns = append(f.turns, n)
 		}
 	}
@@ -194,6 +198,36 @@ func (p *place) simulated(t *testing.T, name string, scale float64) string {
 	})
 	p.env = append(p.env, sim.EnvPage+"="+path)
 	return f.log
+}
+
+// A world in which a load is noted late goes on from there, and tells no more than there was.
+func TestAWorldDoesNotChangeItsPast(t *testing.T) {
+	t.Parallel()
+	f := &follower{log: filepath.Join(t.TempDir(), "loads"), begin: timeline.Instant(time.Hour), scale: 1}
+	note := func(text string) {
+		log, err := os.OpenFile(f.log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		must(t, err)
+		_, err = log.WriteString(text)
+		must(t, errors.Join(err, log.Close()))
+	}
+	before := 0.0
+	for i := range 100 {
+		at := time.Duration(i) * 100 * time.Millisecond
+		switch i {
+		case 20: // half a second late
+			note(fmt.Sprintf("%d gaps\n", f.begin.Add(at-500*time.Millisecond)))
+		case 70:
+			note(fmt.Sprintf("%d rest\n", f.begin.Add(at-500*time.Millisecond)))
+		}
+		sum := f.Integral(0, timeline.DRAMUtil, at)
+		if grown := sum - before; grown < 0 || grown > 0.1*0.15+1e-9 {
+			t.Errorf("in the window before %v DRAM was active for %.3f s", at, grown)
+		}
+		before = sum
+	}
+	if before < 0.7 {
+		t.Errorf("DRAM was active for %.3f s in all, want 0.75", before)
+	}
 }
 
 // The whole script, with loads that only sleep and a simulated driver that follows them.
