@@ -39,7 +39,7 @@ func Serve(ctx context.Context, open func() (nvml.Library, error), cfg nvml.Conf
 		written <- err
 	}()
 	out.putJSON(kindHello, hello{Protocol: protocol, Version: protocolVersion})
-	err := serve(ctx, open, cfg, out, bursts, now)
+	err := serve(ctx, open, cfg, out, bursts, now, residentMemory)
 	out.close()
 	err = errors.Join(err, await(written, flushTime))
 	if c, ok := stdin.(io.Closer); ok {
@@ -84,10 +84,12 @@ type opened struct {
 	err   error
 }
 
-// serve opens the driver and samples until ctx ends.
+// serve opens the driver and samples until ctx ends, or the process holds too much memory.
 func serve(ctx context.Context, open func() (nvml.Library, error), cfg nvml.Config, out *outbox, bursts <-chan time.Duration,
-	now func() timeline.Instant,
+	now func() timeline.Instant, memory func() uint64,
 ) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	done := make(chan opened, 1)
 	go func() { done <- openFleet(open, cfg, now) }() // opening a driver can hang like any other call
 	o, ok := awaitOpen(ctx, done)
@@ -105,7 +107,15 @@ func serve(ctx context.Context, open func() (nvml.Library, error), cfg nvml.Conf
 		if beats++; beats%2 == 0 {
 			o.fleet.report(out, now())
 		}
+		if beats%memoryBeats == 0 {
+			if err := checkMemory(memory); err != nil {
+				cancel(err)
+			}
+		}
 	})
+	if cause := context.Cause(ctx); errors.Is(cause, errMemory) {
+		err = errors.Join(cause, err)
+	}
 	if errors.Is(err, ErrStuck) {
 		return fmt.Errorf("stop sampling: %w", err)
 	}
