@@ -549,3 +549,45 @@ func TestConfigNamesEveryFault(t *testing.T) {
 		}
 	}
 }
+
+func TestACallThatFailsTakesNothingElseWithIt(t *testing.T) {
+	all := func(t *testing.T, broken nvml.Call, why error) timeline.CounterSet {
+		t.Helper()
+		r, _, err := sample(t, nvml.DefaultConfig(), 3*time.Second, func(f *fake) {
+			f.fail = func(call nvml.Call, _ time.Duration) error {
+				if call == broken {
+					return why
+				}
+				return nil
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var has timeline.CounterSet
+		for i := range r.samples {
+			has |= r.samples[i].Has
+		}
+		return has
+	}
+	synctest.Test(t, func(t *testing.T) {
+		whole := all(t, nvml.NumCalls, nil)
+		for call := nvml.CallSMClock; call <= nvml.CallUtilization; call++ {
+			for _, why := range []error{nvml.ErrDriver, nvml.ErrNotSupported} {
+				want := whole &^ call.Counters()
+				if call == nvml.CallFields && errors.Is(why, nvml.ErrNotSupported) {
+					want = whole&^timeline.Set(timeline.Power, timeline.Energy) | throttles // by the reasons that hold clocks
+				}
+				if have := all(t, call, why); have&^traffic != want&^traffic {
+					t.Errorf("%s fails with %v: %b are read, want %b", call, why, have, want)
+				}
+			}
+		}
+	})
+}
+
+const (
+	throttles = timeline.CounterSet(1<<timeline.ThrottlePower | 1<<timeline.ThrottleSWThermal | 1<<timeline.ThrottleHWThermal |
+		1<<timeline.ThrottlePowerBrake | 1<<timeline.ThrottleSyncBoost)
+	traffic = timeline.CounterSet(1<<timeline.PCIeTx | 1<<timeline.PCIeRx | 1<<timeline.NVLinkTx | 1<<timeline.NVLinkRx)
+)

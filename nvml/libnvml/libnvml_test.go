@@ -412,3 +412,28 @@ func BenchmarkCalls(b *testing.B) {
 		}
 	})
 }
+
+func TestProcessesThatCannotBeAreNotBelieved(t *testing.T) {
+	_, devices := open(t)
+	var v timeline.Inventory
+	page.SetProcesses(4, timeline.GPUProcess{PID: 4004, MemoryBytes: 1 << 30}, timeline.GPUProcess{PID: 1 << 23, MemoryBytes: 7})
+	until(t, "garbage among the processes", func() bool {
+		err := devices[4].Survey(nvml.CallProcesses, &v)
+		return errors.Is(err, nvml.ErrDriver) && !v.ProcessesKnown && len(v.Processes) == 0
+	})
+	page.SetProcesses(4, timeline.GPUProcess{PID: 4004, MemoryBytes: 1<<64 - 1})
+	until(t, "a process whose memory is not told", func() bool {
+		err := devices[4].Survey(nvml.CallProcesses, &v)
+		return err == nil && v.ProcessesKnown && len(v.Processes) == 1 && v.Processes[0] == timeline.GPUProcess{PID: 4004}
+	})
+}
+
+// until polls for what the page takes its time for.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); !ok(); wait(t, 20*time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited 5 s for %s", what)
+		}
+	}
+}
