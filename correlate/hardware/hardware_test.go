@@ -241,3 +241,25 @@ func TestDTypes(t *testing.T) {
 		t.Errorf("weights in four bits are multiplied in 16: got %g, %v", r, ok)
 	}
 }
+
+func FuzzNames(f *testing.F) {
+	for _, name := range []string{"meta-llama/Llama-3.1-8B-Instruct-AWQ", "llama3.1:8b-q4_K_M", "w4_g64_sym", "NVIDIA H100 NVL", "a/b/.gguf", "-:.q8_0"} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		if m, err := hardware.LookupModel(name); err == nil && m.ParamsTotal <= 0 {
+			t.Errorf("%q is a model without parameters", name)
+		}
+		if dtype, ok := hardware.PublishedDType(name); ok {
+			if _, err := hardware.LookupDType(dtype); err != nil {
+				t.Error(err)
+			}
+		}
+		if d, err := hardware.LookupDType(name); err == nil && !(d.Bits > 0 && d.Bits <= 32) {
+			t.Errorf("%q has %v bits", name, d.Bits)
+		}
+		if g, err := hardware.LookupGPU(name); err == nil && g.Alias() == "" {
+			t.Errorf("%q is a GPU without a name", name)
+		}
+	})
+}

@@ -90,6 +90,15 @@ func orOne(x float64) float64 {
 
 // Segments appends the segments of a step to dst.
 func (m *Model) Segments(dst []Segment, st Step, r Rates) []Segment {
+	dst = m.own(dst, st, r)
+	if m.draft != nil && st.drafted() > 0 {
+		dst = append(dst, m.draftSegment(st, r))
+	}
+	return dst
+}
+
+// own appends the segments of a step but those of the draft model.
+func (m *Model) own(dst []Segment, st Step, r Rates) []Segment {
 	tokens := st.Decode + st.Prompt
 	if tokens <= 0 {
 		return dst
@@ -118,9 +127,6 @@ func (m *Model) Segments(dst []Segment, st Step, r Rates) []Segment {
 	if st.Prompt > 0 {
 		dst = append(dst, m.timed(m.promptAttention(st), r))
 	}
-	if m.draft != nil && st.drafted() > 0 {
-		dst = append(dst, m.draftSegment(st, r))
-	}
 	if m.tp > 1 {
 		dst = append(dst, Segment{Name: Communication, FixedS: m.allReduceS(tokens)})
 	}
@@ -145,7 +151,8 @@ func (m *Model) promptAttention(st Step) Segment {
 // draftSegment is the work of the draft model: a decode step of its own for each token that it proposes.
 func (m *Model) draftSegment(st Step, r Rates) Segment {
 	n := st.drafted()
-	c := m.draft.Cost(Step{Decode: st.Sequences, Context: st.Context, Shared: st.Shared}, r)
+	var buf [segments]Segment
+	c := costOf(m.draft.own(buf[:0], Step{Decode: st.Sequences, Context: st.Context, Shared: st.Shared}, r))
 	return Segment{
 		Name: Draft, Bytes: n * c.Bytes(), FLOPs: n * c.FLOPs, MemoryS: n * (c.MemoryS + c.HiddenMemS),
 		ComputeS: n * (c.ComputeS + c.HiddenCompS), FixedS: n * c.FixedS,
@@ -238,9 +245,17 @@ func (c Cost) Bytes() float64 { return c.WeightBytes + c.KVBytes + c.OtherBytes 
 
 // Cost returns the cost of a step under the given conditions.
 func (m *Model) Cost(st Step, r Rates) Cost {
-	var buf [7]Segment
+	var buf [segments]Segment
+	return costOf(m.Segments(buf[:0], st, r))
+}
+
+// segments is how many a step has at the most.
+const segments = 7
+
+// costOf adds up the segments of a step.
+func costOf(all []Segment) Cost {
 	var c Cost
-	for _, s := range m.Segments(buf[:0], st, r) {
+	for _, s := range all {
 		switch s.Name {
 		case Weights, Head:
 			c.WeightBytes += s.Bytes

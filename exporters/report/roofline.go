@@ -130,13 +130,19 @@ var segmentNames = map[roofline.Name]string{
 	roofline.Communication: "collectives", roofline.Adapters: "adapters", roofline.Draft: "draft model",
 }
 
+// narrow is the width below which tables leave out what the JSON form holds too.
+const narrow = 78
+
 // stepColumns lays out a row of the step's table.
-func stepColumns(bytes, flops, floor, expected, limit string) string {
+func (p *page) stepColumns(bytes, flops, floor, expected, limit string) string {
+	if p.o.Width < narrow {
+		return left(bytes, 9) + left(floor, 11) + left(expected, 11) + "  " + limit
+	}
 	return left(bytes, 9) + left(flops, 11) + left(floor, 11) + left(expected, 11) + "   " + limit
 }
 
 func rooflineStep(p *page, a *roofline.Answer) {
-	p.put("a step", must, p.style(stepColumns("bytes", "GFLOP", "floor", "expected", "limited by"), dim))
+	p.put("a step", must, p.style(p.stepColumns("bytes", "GFLOP", "floor", "expected", "limited by"), dim))
 	all := roofline.SegmentTimes{Name: "all"}
 	rows := make([]roofline.SegmentTimes, 0, len(a.Segments))
 	for _, s := range a.Segments {
@@ -153,19 +159,40 @@ func rooflineStep(p *page, a *roofline.Answer) {
 		if limit == "fixed" {
 			limit = "latency"
 		}
-		p.put(segmentNames[s.Name], must, segmentRow(s, limit))
+		p.put(segmentNames[s.Name], must, p.segmentRow(s, limit))
 	}
-	p.put("all", must, p.style(segmentRow(all, a.Limit), bold))
-	if b := &a.BytesPerStep; b.Low < b.Total || b.High > b.Total {
+	p.put("all", must, p.style(p.segmentRow(all, a.Limit), bold))
+	bandRows(p, &a.BytesPerStep)
+}
+
+// bandRows say how far the bytes may be off, and why; of each reason by how much, if there is room.
+func bandRows(p *page, b *roofline.StepBytes) {
+	if b.Low >= b.Total && b.High <= b.Total {
+		return
+	}
+	text := bytes(b.Low) + " to " + bytes(b.High)
+	if !p.o.Verbose {
 		why := make([]string, 0, len(b.Reasons))
 		for _, r := range b.Reasons {
 			why = append(why, r.What+markAssumed(r.IsAssumed))
 		}
-		p.row("bytes", wanted, bytes(b.Low)+" to "+bytes(b.High)+": "+strings.Join(why, "; "))
+		p.row("bytes", wanted, text+": "+strings.Join(why, "; "))
+		return
+	}
+	p.row("bytes", wanted, text)
+	for _, r := range b.Reasons {
+		by := make([]string, 0, 2)
+		if r.TakesOff > 0 {
+			by = append(by, bytes(r.TakesOff)+" less")
+		}
+		if r.Adds > 0 {
+			by = append(by, bytes(r.Adds)+" more")
+		}
+		p.row("", wanted, "up to "+strings.Join(by, " or ")+": "+r.What+markAssumed(r.IsAssumed))
 	}
 }
 
-func segmentRow(s roofline.SegmentTimes, limit string) string {
+func (p *page) segmentRow(s roofline.SegmentTimes, limit string) string {
 	size, flops := "-", "-"
 	if s.Bytes > 0 {
 		size = plainSpaces(bytes(s.Bytes))
@@ -180,7 +207,7 @@ func segmentRow(s roofline.SegmentTimes, limit string) string {
 	if s.FloorS > 0 {
 		floor = duration(s.FloorS)
 	}
-	return stepColumns(size, flops, floor, duration(s.ExpectedS), limit)
+	return p.stepColumns(size, flops, floor, duration(s.ExpectedS), limit)
 }
 
 // duration writes a time of a table, which needs no more than its column.
@@ -228,7 +255,11 @@ func rooflineWhatIf(p *page, a *roofline.Answer) {
 		width = max(width, len([]rune(w.What)))
 	}
 	line := func(name, size, floor, expected, change, rate, usd string) string {
-		s := "  " + pad(name, width) + left(size, 9) + left(floor, 9) + left(expected, 10) + left(change, 9) + left(rate, 9)
+		s := "  " + pad(name, width)
+		if p.o.Width >= narrow {
+			s += left(size, 9) + left(floor, 9) + " "
+		}
+		s += left(expected, 9) + left(change, 9) + left(rate, 9)
 		if priced {
 			s += left(usd, 8)
 		}
@@ -242,7 +273,7 @@ func rooflineWhatIf(p *page, a *roofline.Answer) {
 			usd = money(*w.USDPerMillion)
 		}
 		rank := must
-		if i >= mustWhatIf {
+		if i >= mustWhatIf || p.o.Width < narrow && i >= mustWhatIf/2 {
 			rank = useful
 		}
 		change := fmt.Sprintf("%+.1f %%", 100*w.Change)

@@ -48,7 +48,7 @@ func TestRooflineFitsTheTerminal(t *testing.T) {
 		"large":  answer(t, "DeepSeek-V3", "h200", 8, func(q *roofline.Question) { q.Batch, q.Prompt, q.Adapters, q.Rank = 512, 2048, 8, 16 }),
 		"drafts": answer(t, "Qwen3-30B-A3B", "rtxpro6000", 2, func(q *roofline.Question) { q.Drafts, q.Acceptance, q.Shared = 3, 0.6, 1000 }),
 	} {
-		for _, width := range []int{80, 100, 120} {
+		for _, width := range []int{60, 80, 100, 120} {
 			var short, whole bytes.Buffer
 			must(t, report.Roofline(&short, a, report.Options{Width: width}))
 			must(t, report.Roofline(&whole, a, report.Options{Width: width, Verbose: true}))
