@@ -226,6 +226,10 @@ func (s *observer) slow(gpu int, t time.Duration) {
 	for c := timeline.Energy; c <= timeline.ThrottleSyncBoost; c++ { // what a scenario plays
 		sample.Put(c, s.tl.Integral(gpu, c, t))
 	}
+	if s.tl.HasNVLink(gpu) {
+		sample.Put(timeline.NVLinkTx, s.tl.Integral(gpu, timeline.NVLinkTx, t))
+		sample.Put(timeline.NVLinkRx, s.tl.Integral(gpu, timeline.NVLinkRx, t))
+	}
 	s.w.AddSample(&sample)
 }
 

@@ -73,6 +73,16 @@ func TestTheOthersWaitForAStraggler(t *testing.T) {
 	}
 }
 
+// An all-reduce of n ranks sends 2(n-1)/n of its message from each, twice a layer.
+func TestLinksCarryTheCollectives(t *testing.T) {
+	tl := named(t, "tp2")
+	s := tl.Steps(0)[500]
+	got := tl.Integral(1, timeline.NVLinkTx, s.End) - tl.Integral(1, timeline.NVLinkTx, s.Start)
+	if want := 80 * 2 * 1.0 * float64(s.DecodeBatch) * 8192 * 2; math.Abs(got-want) > 1e-6*want || s.PromptTokens > 0 {
+		t.Errorf("a step of %d sequences sends %.4g bytes, want %.4g", s.DecodeBatch, got, want)
+	}
+}
+
 func TestAPipelineHasBubblesUntilItIsFull(t *testing.T) {
 	tl := named(t, "groups/pipeline")
 	one, _ := tl.PhaseTruth(0, "one")

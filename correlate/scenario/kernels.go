@@ -23,6 +23,7 @@ type Kernel struct {
 	Seconds float64
 	Bytes   float64 // moved to and from DRAM
 	Tensor  float64 // seconds of tensor pipes active, tile padding included
+	Link    float64 // bytes sent to other ranks; as many come back
 	SM      float64 // fraction of SMs with work
 	Occ     float64 // fraction of warps resident
 	GR      float64 // fraction of the time the engine has work

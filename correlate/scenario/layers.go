@@ -59,7 +59,7 @@ func (p *plant) build(pr *program, st *step, c *condition) {
 		}
 		if p.parts > 1 {
 			pr.open(1, i)
-			pr.add(Kernel{Seconds: pipeSeconds, SM: pipeSM, Occ: pipeSM / 4, GR: 1, Limiter: LimitComm})
+			pr.add(Kernel{Seconds: pipeSeconds, Link: float64(b.tokens()*p.model.Hidden) * 2, SM: pipeSM, Occ: pipeSM / 4, GR: 1, Limiter: LimitComm})
 		}
 	}
 }
@@ -320,7 +320,7 @@ func (p *plant) collectives(pr *program, st *step, c *condition, n float64) {
 	wire := 2 * (p.ranks - 1) / p.ranks * message / p.linkBps
 	pr.add(Kernel{
 		Seconds: rounds*(p.reduce*p.ticks(c)+st.link+wire) + st.tail/float64(p.model.Layers),
-		Bytes:   2 * message, SM: reduceSM, Occ: reduceSM / 3, GR: 1, Limiter: LimitComm,
+		Bytes:   2 * message, Link: rounds * 2 * (p.ranks - 1) / p.ranks * message, SM: reduceSM, Occ: reduceSM / 3, GR: 1, Limiter: LimitComm,
 	})
 	pr.add(Kernel{SM: reduceSM, Occ: reduceSM / 3, GR: 1, Limiter: LimitComm, Waits: true})
 }

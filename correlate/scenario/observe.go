@@ -253,7 +253,11 @@ func (o *observer) gauges(gpu int) {
 		s.Put(timeline.PowerLimit, st.LimitWatts)
 		s.Put(timeline.MemUsed, st.MemUsedBytes)
 		s.Put(timeline.Temperature, st.Celsius)
-		for _, c := range []timeline.Counter{timeline.Energy, timeline.ThrottlePower, timeline.ThrottleSWThermal} {
+		cumulative := []timeline.Counter{timeline.Energy, timeline.ThrottlePower, timeline.ThrottleSWThermal}
+		if o.tl.HasNVLink(gpu) {
+			cumulative = append(cumulative, timeline.NVLinkTx, timeline.NVLinkRx)
+		}
+		for _, c := range cumulative {
 			s.Put(c, o.totals(gpu, t).of(c))
 		}
 		o.out.Samples = append(o.out.Samples, s)

@@ -7,6 +7,13 @@
 // limiter. The package derives both from the same list and from nothing else. It does not know how a verdict is
 // reached, shares no formula with the byte model that it checks, and so can contradict both.
 //
+// Each GPU of a group has a timeline of its own: ranks that share products meet in collectives, which some of them reach
+// early and wait in with a part of their SMs spinning; stages of a pipeline wait for each other's parts; copies around
+// pooled experts run in lockstep, without requests too. TestPublished holds the physics to measurements that others have
+// published, says which of them fitted a constant, and names those that it does not reach. It leaves out what differs
+// between two steps of the same batch beyond a common noise, contention between links, and what an operating system does
+// to a host beyond lags, stalls and pauses.
+//
 // Everything here is pure: the same scenario gives the same timeline, to the byte. Times are offsets from the start.
 package scenario
 

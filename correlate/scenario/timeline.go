@@ -38,7 +38,7 @@ func (tr *track) lastOf(rank int) *segment { return &tr.ranks[rank][len(tr.ranks
 type totals struct {
 	gr, sm, occ, tensor, half, integer, dram float64 // s
 	energy                                   float64 // J
-	bytes                                    float64
+	bytes, link                              float64
 	limited                                  [numLimiters]float64 // s
 	waits                                    float64              // s of LimitComm with nothing to do
 	idle                                     float64              // s
@@ -65,6 +65,7 @@ func (t *totals) plus(o *totals, w float64) {
 	t.dram += w * o.dram
 	t.energy += w * o.energy
 	t.bytes += w * o.bytes
+	t.link += w * o.link
 	for i := range t.limited {
 		t.limited[i] += w * o.limited[i]
 	}
@@ -151,6 +152,7 @@ func (p *plant) run(t *totals, k *Kernel, d float64, c *condition) {
 		t.half += k.Tensor * part
 	}
 	t.bytes += k.Bytes * part
+	t.link += k.Link * part
 	t.dram += k.Bytes * part / p.peak
 	t.energy += watts(&p.gpu, k, p.peak, c.clock) * d
 	t.limited[k.Limiter] += d
@@ -280,11 +282,16 @@ func (tl *Timeline) Targets() []timeline.Target {
 func (tl *Timeline) CounterFaults() []CounterFault { return slices.Clone(tl.scenario.Counters) }
 
 // Integral returns the integral of a counter from the start to t: seconds for windowed fractions, so that a window's
-// reading is the difference of its ends over its length; J for Energy; s for the throttle counters. It is exact at any
+// reading is the difference of its ends over its length; J for Energy; s for the throttle counters; bytes for NVLink. It is exact at any
 // t, inside kernels too, and zero for a counter that is read at one moment.
 func (tl *Timeline) Integral(gpu int, c timeline.Counter, t time.Duration) float64 {
 	sum := tl.totals(gpu, t)
 	return sum.of(c)
+}
+
+// HasNVLink reports whether a GPU has links to others, whose traffic is counted.
+func (tl *Timeline) HasNVLink(gpu int) bool {
+	return tl.scenario.GPUs[gpu].NVLinkBps > 0 && len(tl.scenario.GPUs) > 1
 }
 
 // totals returns what a GPU's time adds up to by t.
@@ -313,6 +320,8 @@ func (t *totals) of(c timeline.Counter) float64 {
 		return t.integer
 	case timeline.DRAMUtil:
 		return t.dram
+	case timeline.NVLinkTx, timeline.NVLinkRx:
+		return t.link
 	case timeline.Energy:
 		return t.energy
 	case timeline.ThrottlePower:

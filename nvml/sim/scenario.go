@@ -37,10 +37,14 @@ func (p played) At(gpu int, t time.Duration) Gauges {
 }
 
 // Lacks returns the counters that a scenario does not play.
-func (p played) Lacks(int) timeline.CounterSet {
+func (p played) Lacks(gpu int) timeline.CounterSet {
+	var links timeline.CounterSet
+	if p.HasNVLink(gpu) {
+		links = timeline.Set(timeline.NVLinkTx, timeline.NVLinkRx)
+	}
 	return timeline.Set(timeline.IntegerUtil, timeline.FP32Util, timeline.FP16Util, timeline.DRAMCacheHit, timeline.MemTemperature,
 		timeline.TemperatureMargin, timeline.RowRemapPending, timeline.RowRemapFailure) |
-		timeline.Set(totals[:]...)
+		timeline.Set(totals[:]...)&^links
 }
 
 // NVML's codes for what a call can end with.
