@@ -225,7 +225,7 @@ func (s *scene) detect(f *failure, o *outcome, from int) {
 		o.Gone = time.Since(s.began)
 	}
 	if f.said.log != "" {
-		until(t, max(f.logged, 3*time.Second), "the log to say "+f.said.log, func() bool {
+		until(t, 3*time.Second, "the log to say "+f.said.log, func() bool {
 			return strings.Contains(strings.Join(s.told(from), "\n"), f.said.log)
 		})
 		o.Where = append(o.Where, "log")

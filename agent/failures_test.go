@@ -28,7 +28,6 @@ type failure struct {
 	said     said          // where it has to stand
 	once     bool          // as an event, one time
 	within   time.Duration // of the cause; zero: 5 s
-	logged   time.Duration // after the rest; zero: 3 s
 	gone     []int         // GPUs whose series have to go
 	stay     []int         // GPUs that go on
 	lines    int           // of the log, at most; zero: three
@@ -265,6 +264,11 @@ func noThirdHelper(s *scene) {
 	if abandoned != 2 || started != 1 {
 		s.t.Errorf("%d helpers are abandoned after %d restarts, want 2 after 1", abandoned, started)
 	}
+	until(s.t, 5*time.Second, "the series of abandoned helpers", func() bool {
+		page, _ := s.seen.last()
+		v, ok := value(page, "tpotscope_helper_abandoned", "")
+		return ok && v == 2
+	})
 	looked := time.Now()
 	until(s.t, 6*time.Second, "nothing to happen", func() bool { return time.Since(looked) > 5*time.Second })
 	if pid, again, _ := s.helperHealth(); pid != 0 || again != started {
