@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +23,7 @@ import (
 // compareFlags are the flags of compare.
 type compareFlags struct {
 	json, verbose    bool
+	html             string
 	margin           float64
 	failOn           []string
 	warmup           time.Duration
@@ -79,6 +82,7 @@ other change beyond the margin.`,
 	fl := cmd.Flags()
 	fl.BoolVar(&f.json, "json", false, "print the comparison as JSON (schema "+compare.Schema+")")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "print everything, with the table of bins")
+	fl.StringVar(&f.html, "html", "", "write the comparison as one HTML page to this file too")
 	fl.Float64Var(&f.margin, "margin", compare.DefaultMargin, "what counts as no difference: 0.03 is 3 % of A's time")
 	fl.StringSliceVar(&f.failOn, "fail-on", nil, "exit with 4 on: regression, not-saved, any (then with 10 on other changes)")
 	fl.DurationVar(&f.warmup, "warmup", 0, "leave out what came this soon after the first reading, on both sides")
@@ -148,10 +152,26 @@ func (a *app) compare(ctx context.Context, f *compareFlags) error {
 	} else {
 		err = report.Compare(a.out, r, a.reportOptions(f.verbose))
 	}
+	if err == nil && f.html != "" {
+		err = a.writeComparePage(f.html, r)
+	}
 	if err != nil {
 		return err
 	}
 	return f.status(r)
+}
+
+// writeComparePage writes the comparison as a page of its own.
+func (a *app) writeComparePage(path string, r *compare.Report) error {
+	var b bytes.Buffer
+	if err := report.CompareHTML(&b, r, report.Options{}); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil { //nolint:gosec // a page to look at, with no more in it than the recordings beside it
+		return fmt.Errorf("write page: %w", err)
+	}
+	a.say("wrote %s\n", path)
+	return nil
 }
 
 // ofSide says of which side an error is, and names the flag of that side.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -42,6 +43,11 @@ func TestCompareAnswersInOneSentenceAndFitsATerminal(t *testing.T) {
 	}
 	if all := p.run(t, "compare", a, b, "-v").want(t, exitOK); !strings.Contains(all.out, "batch        context  prompt  s of A") {
 		t.Errorf("-v has no table of bins:\n%s", all.out)
+	}
+	page := filepath.Join(t.TempDir(), "page.html")
+	p.run(t, "compare", a, b, "--html", page).want(t, exitOK)
+	if raw, err := os.ReadFile(page); err != nil || !strings.Contains(string(raw), "realised") {
+		t.Errorf("the page: %v\n%s", err, raw)
 	}
 	var r compare.Report
 	if err := json.Unmarshal([]byte(p.run(t, "compare", a, b, "--json").want(t, exitOK).out), &r); err != nil {

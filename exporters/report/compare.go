@@ -20,6 +20,19 @@ func Compare(w io.Writer, r *compare.Report, o Options) error {
 		mark = "SIMULATED"
 	}
 	p.headline(mark, compareHeadline(r))
+	compareRows(p, r)
+	if p.o.Verbose {
+		binRows(p, r)
+	}
+	warningRows(p, r.Warnings)
+	if _, err := io.WriteString(w, p.String()); err != nil {
+		return fmt.Errorf("write comparison: %w", err)
+	}
+	return nil
+}
+
+// compareRows are all rows of a comparison but for the table of bins and the warnings.
+func compareRows(p *page, r *compare.Report) {
 	if r.Remedy != "" {
 		p.row("to decide", must, r.Remedy)
 	}
@@ -41,14 +54,6 @@ func Compare(w io.Writer, r *compare.Report, o Options) error {
 		}
 		p.row("held down", wanted, strings.Join(held, "; "))
 	}
-	if p.o.Verbose {
-		binRows(p, r)
-	}
-	warningRows(p, r.Warnings)
-	if _, err := io.WriteString(w, p.String()); err != nil {
-		return fmt.Errorf("write comparison: %w", err)
-	}
-	return nil
 }
 
 // CompareJSON writes a comparison in its JSON form, indented.
@@ -268,12 +273,10 @@ func binRows(p *page, r *compare.Report) {
 		return
 	}
 	p.gap()
-	p.put("batch", must, p.style(binColumns("context", "prompt", "s of A", "s of B", "TPOT A", "TPOT B", "ratio", "bytes"), dim))
-	for _, b := range r.Matched.Table {
-		p.put(fmt.Sprintf("%.1f", b.Batch), must, binColumns(
-			count(b.Context), fmt.Sprintf("%.1f", b.Prompt), fmt.Sprintf("%.0f", b.SecondsA), fmt.Sprintf("%.0f", b.SecondsB),
-			fmt.Sprintf("%.2f", 1e3*b.TPOTA), fmt.Sprintf("%.2f", 1e3*b.TPOTB), fmt.Sprintf("%.3f", b.TimeRatio), fraction(b.Bytes),
-		))
+	p.put("batch", must, p.style(binColumns(binHeads()), dim))
+	for i := range r.Matched.Table {
+		b := &r.Matched.Table[i]
+		p.put(fmt.Sprintf("%.1f", b.Batch), must, binColumns(binTexts(b)))
 	}
 	p.row("", must, "prompt: tokens a step; TPOT in ms; ratio and bytes: B over A")
 }
@@ -281,7 +284,20 @@ func binRows(p *page, r *compare.Report) {
 // binWidth of a column lets eight of them and the batch fit 80 columns.
 const binWidth = 8
 
-func binColumns(texts ...string) string {
+// binHeads name the columns beside the batch.
+func binHeads() []string {
+	return []string{"context", "prompt", "s of A", "s of B", "TPOT A", "TPOT B", "ratio", "bytes"}
+}
+
+// binTexts are the columns of one bin.
+func binTexts(b *compare.Bin) []string {
+	return []string{
+		count(b.Context), fmt.Sprintf("%.1f", b.Prompt), fmt.Sprintf("%.0f", b.SecondsA), fmt.Sprintf("%.0f", b.SecondsB),
+		fmt.Sprintf("%.2f", 1e3*b.TPOTA), fmt.Sprintf("%.2f", 1e3*b.TPOTB), fmt.Sprintf("%.3f", b.TimeRatio), fraction(b.Bytes),
+	}
+}
+
+func binColumns(texts []string) string {
 	var b strings.Builder
 	for _, t := range texts {
 		b.WriteString(left(t, binWidth))
