@@ -33,7 +33,9 @@ func TestHelperThatLeaksEndsInOrderAndSaysSo(t *testing.T) {
 			err := serve(ctx, open, nvml.DefaultConfig(), out, nil, now, held)
 			took := time.Since(start)
 			out.close()
-			<-written
+			if err := <-written; err != nil {
+				t.Error(err)
+			}
 			if errors.Is(err, errMemory) != c.ended || !lib.closed {
 				t.Errorf("%s: %v after %v, driver closed %v", name, err, took, lib.closed)
 			}
