@@ -93,7 +93,7 @@ type Report struct {
 	HeldDown   []string            `json:"held_down,omitempty"`
 	Slower     bool                `json:"slower"` // the time ratio lies above the margin, whatever the verdict
 	Margin     float64             `json:"margin"`
-	Boundary   string              `json:"boundary"` // where time is taken: "engine" or "probe"
+	Boundary   string              `json:"boundary"` // where time is taken: the engine, the probe, or the engine's batch over its output rate
 
 	Bytes    Bytes `json:"bytes_ratio"`
 	Time     Value `json:"time_ratio"`

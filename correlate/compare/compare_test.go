@@ -178,6 +178,29 @@ func TestNamesOfOneBaseModelAreAlike(t *testing.T) {
 	}
 }
 
+func TestNamesOfUnknownModelsCompareWithoutTheirFormats(t *testing.T) {
+	a, b := closed(t, 1, "bf16", rig{seen: 1}), closed(t, 2, "fp8", rig{seen: 1})
+	a.targets[0].Model = "acme/Foo-9B"
+	for name, want := range map[string]bool{"acme/Foo-9B-FP8-dynamic": true, "other/foo_9b.w8a8": true, "acme/Foo-8B-FP8": false} {
+		b.targets[0].Model = name
+		if r := against(t, a.all("A"), b.all("B")); (r.Verdict != compare.Refused) != want || want && r.Bytes.Modelled.OK() {
+			t.Errorf("%s: %s", name, figures(r))
+		}
+	}
+}
+
+func TestAnEngineWithoutLatenciesIsComparedByItsBatch(t *testing.T) {
+	a, b := closed(t, 1, "bf16", rig{noITL: true}), closed(t, 2, "fp8", rig{noITL: true})
+	r := against(t, a.all("A"), b.all("B"))
+	if r.Verdict != compare.Realised || !strings.Contains(r.Boundary, "batch") {
+		t.Errorf("at the %s: %s", r.Boundary, figures(r))
+	}
+	near(t, "time", r.Time.Value.Value, 0.64, 0.03)
+	if r := against(t, a.all("A"), closed(t, 2, "fp8", rig{}).all("B")); r.Verdict != compare.Refused {
+		t.Errorf("one side by its latencies, the other without: %s", figures(r))
+	}
+}
+
 func TestAShortRecordingIsUndeterminedAndSaysHowLong(t *testing.T) {
 	a, b := closed(t, 1, "bf16", rig{seen: 1}), closed(t, 2, "fp8", rig{seen: 1})
 	r := against(t, a.recording("A", 4*time.Second, 12*time.Second), b.recording("B", 4*time.Second, 12*time.Second))

@@ -206,6 +206,9 @@ func confidence(r *Report, x, y *arm, m *matching) (timeline.Confidence, []strin
 	if (r.Verdict == Realised || r.Verdict == NotTime || r.Verdict == NotSaved) && r.Matched.StepSource != byEngine {
 		hold(timeline.Medium, "the engine does not count its steps")
 	}
+	if m.boundary == byLittle {
+		hold(timeline.Medium, "the engine tells no latency: its batch holds prompts too")
+	}
 	if x.starts <= 1 || y.starts <= 1 {
 		hold(timeline.Medium, "one start of the engine a side: what differs from start to start is in no interval")
 	}

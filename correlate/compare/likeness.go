@@ -14,6 +14,7 @@ import (
 const (
 	byEngine = "engine"
 	byProbe  = "probe"
+	byLittle = "engine's batch over its output rate" // Little's law, of engines that tell no latency
 )
 
 // refusal is why two recordings are not compared, and what would help.
@@ -27,11 +28,19 @@ const mostPart = 0.8
 func boundary(x, y *arm) string {
 	engine := func(c *cell) float64 { return c.engineT }
 	probe := func(c *cell) float64 { return c.probeT }
+	little := func(c *cell) float64 {
+		if c.byProbe {
+			return math.NaN()
+		}
+		return c.littleT
+	}
 	switch {
 	case x.tells(engine) && y.tells(engine):
 		return byEngine
 	case x.tells(probe) && y.tells(probe):
 		return byProbe
+	case x.info.Evidence == timeline.L0 && y.info.Evidence == timeline.L0 && x.tells(little) && y.tells(little) && !x.tells(engine) && !y.tells(engine):
+		return byLittle
 	}
 	return ""
 }
@@ -86,10 +95,25 @@ func (x *arm) boundaries() string {
 	return strings.Join(out, " and ")
 }
 
+// formats are parts of published names that say how the weights are stored, not which model they are of.
+var formats = []string{
+	"fp8", "bf16", "fp16", "awq", "gptq", "int8", "int4", "w4a16", "w8a8", "w8a16", "fp4", "nvfp4", "mxfp4", "nf4", "bnb", "4bit", "8bit",
+	"quantized", "dynamic", "quant", "marlin", "gguf",
+}
+
+// baseName is a model's name without its owner and without what says how its weights are stored.
+func baseName(name string) string {
+	name = strings.ToLower(strings.TrimRight(strings.TrimSpace(name), "/"))
+	name = name[strings.LastIndexByte(name, '/')+1:]
+	words := strings.FieldsFunc(name, func(r rune) bool { return strings.ContainsRune("-_ .:", r) })
+	words = slices.DeleteFunc(words, func(w string) bool { return slices.Contains(formats, w) })
+	return strings.Join(words, "-")
+}
+
 // unlikeModels compares base models: other tokens, other work.
 func unlikeModels(x, y *arm) refusal {
 	a, b := x.info.Model, y.info.Model
-	same := a == b || a == "" || b == ""
+	same := a == "" || b == "" || baseName(a) == baseName(b)
 	if x.known && y.known {
 		same = x.spec.Name == y.spec.Name
 	}

@@ -89,8 +89,11 @@ func match(x, y *arm, o Options) *matching {
 
 // time is the time per output token of a request at the boundary that both sides have.
 func (m *matching) time(c *cell) float64 {
-	if m.boundary == byProbe {
+	switch m.boundary {
+	case byProbe:
 		return c.probeT
+	case byLittle:
+		return c.littleT
 	}
 	return c.engineT
 }

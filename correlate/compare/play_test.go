@@ -25,6 +25,7 @@ type rig struct {
 	seen     float64 // part of the requests that a probe sees
 	noEngine bool    // no scrapes
 	noSteps  bool    // the engine counts no steps
+	noITL    bool    // the engine tells no latency
 	dtype    string  // that the target claims; the scenario's own if empty
 	tune     func(*scenario.Scenario)
 	rough    bool   // instruments with a refresh of their own, jitter, lag and errors
@@ -83,6 +84,9 @@ func (p *played) observe(r rig) {
 	for i := range o.Engine {
 		if r.noSteps {
 			o.Engine[i].Has &^= 1 << timeline.StepTotal
+		}
+		if r.noITL {
+			o.Engine[i].Has &^= 1<<timeline.ITLSum | 1<<timeline.ITLCount
 		}
 		if !r.noEngine {
 			p.scrapes = append(p.scrapes, o.Engine[i])

@@ -84,6 +84,7 @@ type cell struct {
 	x       [axes]float64
 	engineT float64 // s per output token of a request, by the engine
 	probeT  float64 // the same, by the probe
+	littleT float64 // the same, as batch over output rate, of engines that tell no latency
 	bytes   float64 // DRAM traffic of the group per step
 	rate    float64 // output tokens per second
 	told    bool    // the engine counts its steps
@@ -150,12 +151,12 @@ func cellOf(c *correlate.Cell) (cell, bool) {
 		return cell{}, false
 	}
 	nan := math.NaN()
-	k := cell{at: c.Span, seconds: sec, engineT: value(c.EngineTPOT), probeT: value(c.WindowTPOT), bytes: nan, rate: nan, yield: nan, stepS: nan, prompts: nan}
+	k := cell{at: c.Span, seconds: sec, engineT: value(c.EngineTPOT), probeT: value(c.WindowTPOT), littleT: nan, bytes: nan, rate: nan, yield: nan, stepS: nan, prompts: nan}
 	batch := c.Batch
 	if !batch.OK() && c.Decoding > 0 {
 		batch, k.byProbe = timeline.Known(c.Decoding), true
 	}
-	if !batch.OK() || batch.Value <= 0 || math.IsNaN(k.engineT) && math.IsNaN(k.probeT) {
+	if !batch.OK() || batch.Value <= 0 {
 		return cell{}, false
 	}
 	tokens := c.OutputTokens
@@ -165,6 +166,7 @@ func cellOf(c *correlate.Cell) (cell, bool) {
 	steps := 0.0
 	if tokens.OK() && tokens.Value > 0 {
 		k.rate = tokens.Value / sec
+		k.littleT = batch.Value / k.rate
 		steps = tokens.Value / max(1, batch.Value)
 	}
 	if c.Steps.OK() && c.Steps.Value > 0 {
