@@ -75,6 +75,9 @@ func (p *plant) layers(pr *program, st *step, c *condition, b *batch, part int) 
 	}
 	attn, rest := attentionParams(m), float64(m.NonExpert-m.HeadParams())/float64(m.Layers)
 	kernels, alone := 10.0, 14.0
+	if k := p.spec.Engine.Kernels; k > 0 {
+		kernels, alone = float64(k), 1.4*float64(k)
+	}
 	if m.MoE() {
 		kernels, alone = 14, 52
 		pr.add(p.product(st, c, rest, rest, p.attnBits, n, p.narrow, p.stream, 2))

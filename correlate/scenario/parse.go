@@ -46,7 +46,7 @@ var keywords = map[string]func(*parser, []string) error{
 //	gpu h100 count=2 mig=1/7                      any name that hardware.LookupGPU knows; mig= makes instances
 //	target main model=Llama-3.1-8B dtype=bf16 kv=bf16 tp=1 pp=1 dp=1 ep=on gpus=0 skew=0.9 correlation=0
 //	engine target=main max_batch=256 budget=2048 chunk=2048 block=16 kv_blocks=9000 prompts=mixed|apart
-//	engine host=300us host_per_seq=4us launch=6us graphs=on|off capture=512 pad=on|off reach=80% reduce=11us
+//	engine host=300us host_per_seq=4us launch=6us graphs=on|off capture=512 pad=on|off kernels=10 reach=80% reduce=11us
 //	engine speculate=3 accept=0.7 draft=Llama-3.2-1B adapters=8 adapter_rank=16
 //	engine lag=2ms merge=20ms slow_readers=10% slow_every=200ms remote_rate=40000 remote_bps=25e9
 //	load target=main streams=16 prompt=200..400 output=128 prefix=100 think=0s stagger=20ms 0s..30s
@@ -312,7 +312,7 @@ func (p *parser) engine(words []string) error {
 		"graphs": setChoice(&e.Graphs, "on", "off"), "capture": setInt(&e.Capture, 1, maxTokens), "pad": setChoice(&e.Pad, "on", "off"),
 		"speculate": setInt(&e.Speculate, 0, 16), "accept": setFloat(&e.Accept, 0, 1), "draft": setModel(&e.Draft),
 		"adapters": setInt(&e.Adapters, 1, 4096), "adapter_rank": setInt(&e.AdapterRank, 1, 1024),
-		"reach": setFloat(&e.Reach, 0.05, 1), "reduce": setDuration(&e.Reduce),
+		"kernels": setInt(&e.Kernels, 1, 400), "reach": setFloat(&e.Reach, 0.05, 1), "reduce": setDuration(&e.Reduce),
 		"lag": setDuration(&e.Front.Lag), "merge": setDuration(&e.Front.Merge),
 		"slow_readers": setFloat(&e.Front.SlowReaders, 0, 1), "slow_every": setDuration(&e.Front.SlowEvery),
 		"remote_rate": setFloat(&e.RemoteRate, 1, 1e9), "remote_bps": setFloat(&e.RemoteBps, 1e6, 1e13),

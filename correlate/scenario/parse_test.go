@@ -92,7 +92,7 @@ gpu h100 mig=3/7
 target stages model=Llama-3.1-70B dtype=fp8 tp=2 pp=2
 target copies model=Qwen3-30B-A3B dtype=fp8 tp=2 dp=4 skew=1.5 correlation=50%
 target small model=Llama-3.2-1B gpus=12
-engine target=stages prompts=apart pad=off reach=80% reduce=14us speculate=4 accept=0.6 draft=Llama-3.2-1B
+engine target=stages prompts=apart pad=off kernels=24 reach=80% reduce=14us speculate=4 accept=0.6 draft=Llama-3.2-1B
 engine target=small adapters=8 adapter_rank=32 lag=2ms merge=20ms slow_readers=10% slow_every=400ms
 engine target=small remote_rate=30000 remote_bps=12.5e9
 load target=small rate=10 swing=50% period=30s prompt=10 output=10
@@ -112,7 +112,7 @@ phase seen grade=shared
 	if stages.Ranks() != 4 || copies.Ranks() != 8 || copies.Skew != 1.5 || copies.Correlation != 0.5 || copies.GPUs[0] != 4 {
 		t.Errorf("targets: %+v", s.Targets)
 	}
-	if e := stages.Engine; !e.Apart || e.Pad || e.Reach != 0.8 || e.Reduce != 14*time.Microsecond || e.Draft.Name != "Llama-3.2-1B" {
+	if e := stages.Engine; !e.Apart || e.Pad || e.Reach != 0.8 || e.Kernels != 24 || e.Reduce != 14*time.Microsecond || e.Draft.Name != "Llama-3.2-1B" {
 		t.Errorf("engine: %+v", e)
 	}
 	want := scenario.FrontSpec{Lag: 2 * time.Millisecond, Merge: 20 * time.Millisecond, SlowReaders: 0.1, SlowEvery: 400 * time.Millisecond}

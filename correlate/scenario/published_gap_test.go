@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +52,9 @@ func gapRun(t *testing.T, model string, batch int, clock float64) (*scenario.Tim
 	p.Engine = func(e *scenario.EngineSpec) {
 		e.MaxBatch, e.TokenBudget, e.Chunk, e.Apart = batch, 4096, 4096, true
 		e.Host, e.HostPerSeq, e.Pad = 450*time.Microsecond, 38*time.Microsecond, true
+		if strings.HasPrefix(model, "opt") {
+			e.Kernels = 21
+		}
 	}
 	if clock < 1900 {
 		p = p.With(scenario.NewFault(scenario.ClockLock, clock*1e6).During(0, p.Length))
@@ -93,9 +97,11 @@ func gapRows(t *testing.T) (rows []map[string]float64, models []string) {
 	return rows, models
 }
 
-// The host's times were fitted to the duty of OPT-2.7B at 1 and at 256 requests; all else is predicted, with kernels that
-// were calibrated on other models. OPT's own kernels are less fused than Llama's, and cost some 29 us a layer more, which is
-// the 15 % at small batches: hence 20 %.
+// The host's times were fitted to the duty of OPT-2.7B at 1 and at 256 requests, and the number of OPT's kernels, whose
+// biases, residuals and split sums that engine did not fuse, to its time at one request; all else is predicted, with kernels
+// that were calibrated on other models. The lengths of the requests are drawn evenly about the published means, while those
+// of the logs are skewed, which moves the mean context by a tenth: hence 10 % for a time, in which the cache is the smaller part, and 18 % for the
+// traffic, in which it counts twice.
 func TestPublishedMemoryGap(t *testing.T) {
 	rows, models := gapRows(t)
 	_, known := memoryGap(t)
@@ -111,8 +117,9 @@ func TestPublishedMemoryGap(t *testing.T) {
 		if name == "llama-2-7b, 512" {
 			why, tolerance = "the run is over before its batch is steady: mean and median differ by 12 %, and the contexts are half as long", 0
 		}
-		tpot = append(tpot, published{name: name, got: tr.TPOT.Seconds() * 1e3, want: r["mean_tpot_ms"], tolerance: 0.20 * tolerance, why: why})
-		bandwidth = append(bandwidth, published{name: name, got: implied, want: r["implied_TBps"], tolerance: 0.25 * tolerance, why: why})
+		tpot = append(tpot, published{name: name, got: tr.TPOT.Seconds() * 1e3, want: r["mean_tpot_ms"], tolerance: 0.10 * tolerance, why: why,
+			calibrate: models[i] == "opt-2.7b" && batch == 1})
+		bandwidth = append(bandwidth, published{name: name, got: implied, want: r["implied_TBps"], tolerance: 0.18 * tolerance, why: why})
 		duty = append(duty, published{
 			name: name, got: tr.GraphicsUtil * 100, want: r["smi_util_gpu"], tolerance: 0.06 * tolerance, why: why,
 			calibrate: models[i] == "opt-2.7b" && (batch == 1 || batch == 256),
@@ -158,19 +165,18 @@ func TestPublishedMemoryGapOtherModels(t *testing.T) {
 		model string
 		batch int
 		want  float64
-		why   string
 	}{
-		{"llama-2-13b", 1, 19.5, ""},
-		{"llama-2-13b", 16, 24.5, ""},
-		{"llama-2-13b", 64, 38.5, ""},
-		{"llama-2-13b", 96, 48.6, ""},
-		{"opt-1.3b", 1, 3.6, ""},
-		{"opt-1.3b", 128, 17.6, ""},
-		{"opt-1.3b", 768, 80.2, ""},
+		{"llama-2-13b", 1, 19.5},
+		{"llama-2-13b", 16, 24.5},
+		{"llama-2-13b", 64, 38.5},
+		{"llama-2-13b", 96, 48.6},
+		{"opt-1.3b", 1, 3.6},
+		{"opt-1.3b", 128, 17.6},
+		{"opt-1.3b", 768, 80.2},
 	} {
 		_, tr := gapRun(t, r.model, r.batch, 1980)
 		rows = append(rows, published{
-			name: fmt.Sprintf("%s, %d", r.model, r.batch), got: tr.TPOT.Seconds() * 1e3, want: r.want, tolerance: 0.20, why: r.why,
+			name: fmt.Sprintf("%s, %d", r.model, r.batch), got: tr.TPOT.Seconds() * 1e3, want: r.want, tolerance: 0.10,
 		})
 	}
 	report(t, "ms", rows)

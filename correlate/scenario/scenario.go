@@ -112,6 +112,7 @@ type EngineSpec struct {
 	Draft       hardware.Model // that guesses; without a name a layer of the model itself does
 	Adapters    int            // different adapters among the requests; zero: none
 	AdapterRank int            // of each
+	Kernels     int            // of a dense layer inside a graph: how well they are fused; zero: ten
 	Reach       float64        // part of the usual bandwidth that the kernels of the weights reach; zero: all of it
 	Reduce      time.Duration  // latency of one collective at the highest clock; zero: that of a good one
 
