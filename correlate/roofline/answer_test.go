@@ -202,3 +202,16 @@ func TestALowerClockMovesTheRoofsAlone(t *testing.T) {
 		t.Errorf("a step with 4096 prompt tokens is limited by %q", a.Limit)
 	}
 }
+
+func TestAttentionAndHeadAreCalculatedInSixteenBits(t *testing.T) {
+	m := build(t, "Llama-3.1-8B", "h100", "fp8", "fp8", 1)
+	st := roofline.Decoding(512, 100)
+	st.Prompt, st.PromptContext = 2048, 4096
+	for _, s := range m.Segments(nil, st, roofline.Rates{}) {
+		want := 989.4e12
+		if s.Name == roofline.Weights {
+			want = 1979e12
+		}
+		within(t, string(s.Name), s.FLOPs/s.ComputeS, want, 1e-9)
+	}
+}

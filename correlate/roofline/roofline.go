@@ -194,11 +194,14 @@ func (m *Model) attentionFLOPs(context float64) float64 {
 func (m *Model) Ridge(clockHz float64) float64 { return m.rateAt(clockHz) / m.bandwidth }
 
 // rateAt is the dense rate of one GPU at an SM clock.
-func (m *Model) rateAt(clockHz float64) float64 {
+func (m *Model) rateAt(clockHz float64) float64 { return m.atClock(m.rate, clockHz) }
+
+// atClock scales a rate of the data sheet to an SM clock.
+func (m *Model) atClock(rate, clockHz float64) float64 {
 	if clockHz <= 0 || m.gpu.RateClockHz <= 0 {
-		return m.rate
+		return rate
 	}
-	return m.rate * clockHz / m.gpu.RateClockHz
+	return rate * clockHz / m.gpu.RateClockHz
 }
 
 // CriticalBatch returns the number of tokens in a step from which the matrix products over the weights are limited by

@@ -110,10 +110,10 @@ func (m *Model) own(dst []Segment, st Step, r Rates) []Segment {
 	body := Segment{Name: Weights, Bytes: m.bodyBytes() + experts*m.expertBytes(), FLOPs: 2 * (active - head) * max(tokens, st.Padded)}
 	// Prompt tokens need the head only where their last one ends, which one step does for few.
 	out := Segment{Name: Head, Bytes: m.headBytes(), FLOPs: 2 * head * max(1, st.Decode)}
-	dst = append(dst, m.timed(body, r), m.timed(out, r))
+	dst = append(dst, m.timed(body, r, m.rate), m.timed(out, r, m.headRate()))
 	if st.Adapters > 0 && st.AdapterRank > 0 {
 		n := m.AdapterParams(st.AdapterRank)
-		dst = append(dst, m.timed(Segment{Name: Adapters, Bytes: 2 * n * st.Adapters, FLOPs: 2 * n * tokens}, r))
+		dst = append(dst, m.timed(Segment{Name: Adapters, Bytes: 2 * n * st.Adapters, FLOPs: 2 * n * tokens}, r, m.gpu.Rates.BF16))
 	}
 	if st.Decode > 0 {
 		mean := st.Context / st.sequences()
@@ -122,10 +122,10 @@ func (m *Model) own(dst []Segment, st Step, r Rates) []Segment {
 			Bytes: st.sequences()*m.KVReadBytes(mean) - r.SharedPart*m.SharedBytes(st) + st.Decode*m.KVBytesPerToken()*m.KVCopies(),
 			FLOPs: st.Decode * m.attentionFLOPs(mean),
 		}
-		dst = append(dst, m.timed(att, r))
+		dst = append(dst, m.timed(att, r, m.gpu.Rates.BF16))
 	}
 	if st.Prompt > 0 {
-		dst = append(dst, m.timed(m.promptAttention(st), r))
+		dst = append(dst, m.timed(m.promptAttention(st), r, m.gpu.Rates.BF16))
 	}
 	if m.tp > 1 {
 		dst = append(dst, Segment{Name: Communication, FixedS: m.allReduceS(tokens)})
@@ -193,11 +193,20 @@ func (m *Model) AdapterParams(rank float64) float64 {
 	return rank * ends * float64(s.Layers)
 }
 
-// timed fills in the segment's times at each roof.
-func (m *Model) timed(s Segment, r Rates) Segment {
+// headRate is the rate of the product with the output head, which files of narrow weights leave in 16 bits.
+func (m *Model) headRate() float64 {
+	if m.weights.HeadBits >= 16 && m.weights.Bits < 16 {
+		return m.gpu.Rates.BF16
+	}
+	return m.rate
+}
+
+// timed fills in the segment's times at each roof. The rate is that of its arithmetic at the sheet's clock. Attention is
+// taken to be calculated in 16 bits whatever the formats, as kernels do that widen a narrow cache (FlashMLA README).
+func (m *Model) timed(s Segment, r Rates, rate float64) Segment {
 	n := float64(m.tp)
 	s.MemoryS = s.Bytes / (n * m.bandwidth * r.bandwidth())
-	s.ComputeS = s.FLOPs / (n * m.rateAt(r.SMClockHz) * r.tensor())
+	s.ComputeS = s.FLOPs / (n * m.atClock(rate, r.SMClockHz) * r.tensor())
 	return s
 }
 
