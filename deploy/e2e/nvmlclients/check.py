@@ -28,7 +28,14 @@ for i in range(n.nvmlDeviceGetCount()):
         "celsius": n.nvmlDeviceGetTemperature(h, n.NVML_TEMPERATURE_GPU), "duty": u.gpu / 100 if u else None,
         "reasons": n.nvmlDeviceGetCurrentClocksEventReasons(h), "energy_j": n.nvmlDeviceGetTotalEnergyConsumption(h) / 1e3,
         "instant_w": fields[0].value.uiVal / 1e3, "pids": [p.pid for p in procs], "instances": 0,
+        "links": [], "lanes": n.nvmlDeviceGetCurrPcieLinkWidth(h),
     })
+    for link in range(n.NVML_NVLINK_MAX_LINKS):
+        try:
+            up = n.nvmlDeviceGetNvLinkState(h, link)
+        except (n.NVMLError_NotSupported, n.NVMLError_InvalidArgument):
+            break
+        out[-1]["links"].append(n.nvmlDeviceGetNvLinkRemotePciInfo(h, link).busId if up else None)
     for m in range(n.nvmlDeviceGetMaxMigDeviceCount(h)):
         try:
             g = n.nvmlDeviceGetMigDeviceHandleByIndex(h, m)
@@ -178,8 +185,10 @@ def main():
             env = dict(os.environ, LD_LIBRARY_PATH=args.library, TPOTSCOPE_NVML_SIM=path, TERM="xterm", COLUMNS="120", LINES="60")
             try:
                 said = clients(fail, page, env)
-                if not scenario:
-                    fail.hold("nvidia-ml-py: the processes are those of the page", [g["pids"] for g in said] == [[4000], [4001], [4002]])
+                pids = [[4000]] if scenario else [[4000], [4001], [4002]]
+                links = [] if scenario else ["00000000:C5:00.0"] * 17 + [None]
+                fail.hold("nvidia-ml-py: the processes are those of the page", [g["pids"] for g in said] == pids)
+                fail.hold("nvidia-ml-py: so are links, their other ends and lanes", all((g["links"], g["lanes"]) == (links, 16) for g in said))
             finally:
                 fail.hold("the page's program ends", page.close() == 0)
     print(f"\n{fail.count} failures")
