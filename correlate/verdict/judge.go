@@ -250,15 +250,7 @@ func capAll(in *Input, p part, v *Verdict) {
 		unseen = ""
 	}
 	v.watch(unseen)
-	switch {
-	case in.Rho.OK() && (in.Rho.Value < in.Band.Low || in.Rho.Value > in.Band.High):
-		v.lower(fmt.Sprintf("measured bytes are %.2f of modelled ones", in.Rho.Value))
-	case in.Model != nil && !in.Rho.OK() && v.Traffic == "":
-		v.cap(timeline.Medium, "bytes could not be held against the model")
-	}
-	if busyPart(in) < 1 {
-		v.cap(timeline.Low, "no request ran for a part of the time")
-	}
+	capWork(in, v)
 	if !p.hasS && v.Label != timeline.Memory && v.Label != timeline.Compute && v.Label != timeline.Balanced { // those rest on the roofs alone
 		v.cap(timeline.Medium, "SM activity is not read")
 	}
@@ -280,6 +272,20 @@ func capAll(in *Input, p part, v *Verdict) {
 	}
 	if in.Foreign {
 		v.cap(timeline.Low, "a foreign process shares the gpu")
+	}
+}
+
+// capWork applies what the work of the cell says of the counters: bytes that do not agree with the model, or that could
+// not be held against it, and a time without work.
+func capWork(in *Input, v *Verdict) {
+	switch {
+	case in.Rho.OK() && (in.Rho.Value < in.Band.Low || in.Rho.Value > in.Band.High):
+		v.lower(fmt.Sprintf("measured bytes are %.2f of modelled ones", in.Rho.Value))
+	case in.Model != nil && !in.Rho.OK() && v.Traffic == "":
+		v.cap(timeline.Medium, "bytes could not be held against the model")
+	}
+	if busyPart(in) < 1 {
+		v.cap(timeline.Low, "no request ran for a part of the time")
 	}
 }
 
