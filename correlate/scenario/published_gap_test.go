@@ -74,6 +74,7 @@ func gapRun(t *testing.T, model string, batch int, clock float64) (*scenario.Tim
 	return tl, tl.Truth(0, p.Warm, p.Length)
 }
 
+// gapRows returns the rows of the logs by column, and the model of each.
 func gapRows(t *testing.T) (rows []map[string]float64, models []string) {
 	t.Helper()
 	f, err := os.Open("testdata/published/decode_runs.csv")
@@ -100,8 +101,8 @@ func gapRows(t *testing.T) (rows []map[string]float64, models []string) {
 // The host's times were fitted to the duty of OPT-2.7B at 1 and at 256 requests, and the number of OPT's kernels, whose
 // biases, residuals and split sums that engine did not fuse, to its time at one request; all else is predicted, with kernels
 // that were calibrated on other models. The lengths of the requests are drawn evenly about the published means, while those
-// of the logs are skewed, which moves the mean context by a tenth: hence 10 % for a time, in which the cache is the smaller part, and 18 % for the
-// traffic, in which it counts twice.
+// of the logs are skewed, which moves the mean context by a tenth: hence 10 % for a time, in which the cache is the smaller
+// part, and 18 % for the traffic, in which it counts twice.
 func TestPublishedMemoryGap(t *testing.T) {
 	rows, models := gapRows(t)
 	_, known := memoryGap(t)
@@ -117,8 +118,10 @@ func TestPublishedMemoryGap(t *testing.T) {
 		if name == "llama-2-7b, 512" {
 			why, tolerance = "the run is over before its batch is steady: mean and median differ by 12 %, and the contexts are half as long", 0
 		}
-		tpot = append(tpot, published{name: name, got: tr.TPOT.Seconds() * 1e3, want: r["mean_tpot_ms"], tolerance: 0.10 * tolerance, why: why,
-			calibrate: models[i] == "opt-2.7b" && batch == 1})
+		tpot = append(tpot, published{
+			name: name, got: tr.TPOT.Seconds() * 1e3, want: r["mean_tpot_ms"], tolerance: 0.10 * tolerance, why: why,
+			calibrate: models[i] == "opt-2.7b" && batch == 1,
+		})
 		bandwidth = append(bandwidth, published{name: name, got: implied, want: r["implied_TBps"], tolerance: 0.18 * tolerance, why: why})
 		duty = append(duty, published{
 			name: name, got: tr.GraphicsUtil * 100, want: r["smi_util_gpu"], tolerance: 0.06 * tolerance, why: why,
