@@ -5,10 +5,174 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/tpotscope/tpotscope/correlate/hardware"
+	"github.com/tpotscope/tpotscope/correlate/roofline"
 	"github.com/tpotscope/tpotscope/correlate/stats"
+	"github.com/tpotscope/tpotscope/correlate/summary"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
+
+// arm is one side, ready to be compared.
+type arm struct {
+	info     Arm
+	cells    []cell
+	requests []request
+	model    *roofline.Model
+	spec     hardware.Model // with known
+	known    bool
+	noModel  string // why there is no byte model
+	targets  []string
+	starts   int
+	thinned  bool
+}
+
+// arm leaves the warm-up out and looks up what the names mean.
+func (r *Recording) arm() *arm {
+	x := &arm{targets: r.targets, starts: r.starts, thinned: r.cells.every > 1 || r.requests.every > 1}
+	from := r.span.Start.Add(r.cfg.Warmup)
+	for i := range r.cells.kept {
+		c := r.cells.kept[i]
+		warm := slices.ContainsFunc(r.warm, func(w timeline.Span) bool { return w.Overlap(c.at) > 0 })
+		if !warm && c.at.Start >= from {
+			x.cells = append(x.cells, c)
+		}
+	}
+	if len(x.cells) == 0 && r.cfg.Warmup == 0 { // nearly all of a short recording is warm-up
+		x.cells = slices.Clone(r.cells.kept)
+	}
+	for i := range r.requests.kept {
+		if q := r.requests.kept[i]; q.at >= from {
+			x.requests = append(x.requests, q)
+		}
+	}
+	if told := slices.DeleteFunc(slices.Clone(x.cells), func(c cell) bool { return c.byProbe }); 2*len(told) >= len(x.cells) {
+		x.cells = told // the others lie before the first scrapes, or between two lives of the engine
+	}
+	slices.SortStableFunc(x.cells, func(a, b cell) int { return int(min(1, max(-1, a.at.Start-b.at.Start))) })
+	promptWork(x.cells)
+	r.describe(x)
+	return x
+}
+
+// beside is how near in time cells are neighbours.
+const beside = 5 * time.Second
+
+// promptWork places the cells on the axis of prompt work: their prompt tokens per second, times the time that a step takes
+// in the cells beside them. With a cell's own step, what disturbs its time would disturb its place alike, and pass for the
+// work's doing.
+func promptWork(cells []cell) {
+	for i := range cells {
+		c := &cells[i]
+		step, n := 0.0, 0.0
+		for _, k := range []int{i - 1, i + 1} {
+			if k >= 0 && k < len(cells) && !math.IsNaN(cells[k].stepS) && max(c.at.Start.Sub(cells[k].at.End), cells[k].at.Start.Sub(c.at.End)) < beside {
+				step, n = step+cells[k].stepS, n+1
+			}
+		}
+		if n == 0 {
+			step, n = c.stepS, 1
+		}
+		c.x[axisPrompt] = c.prompts * step / n
+	}
+}
+
+// describe fills in what the side is.
+func (r *Recording) describe(x *arm) {
+	a := &x.info
+	*a = Arm{
+		Name: r.cfg.Name, Evidence: r.level, Simulated: r.cfg.Simulated, Requests: len(x.requests), Faults: slices.Clone(r.faults),
+		Span: summary.Span{Seconds: r.span.Duration().Seconds()},
+	}
+	if r.cfg.Anchor != (timeline.Anchor{}) && !r.span.Empty() {
+		a.Span.Start, a.Span.End = r.cfg.Anchor.Time(r.span.Start), r.cfg.Anchor.Time(r.span.End)
+	}
+	a.Coverage = r.matched.Coverage()
+	if r.level == timeline.L0 {
+		a.Coverage = timeline.Absent("no probe: the engine's own counts cover all traffic")
+	}
+	a.Hits = timeline.Absent("neither the engine nor the requests tell it")
+	switch {
+	case r.queries > 0:
+		a.Hits = timeline.Known(r.hits / r.queries)
+	case r.cached > 0 && r.prompts > 0:
+		a.Hits = timeline.Known(r.cached / r.prompts)
+	}
+	r.means(x)
+	r.identify(x)
+}
+
+// means fills in the unmatched means.
+func (r *Recording) means(x *arm) {
+	a := &x.info
+	var sec, batch, kv, kvSec, tokens, tokenSec float64
+	for i := range x.cells {
+		c := &x.cells[i]
+		sec, batch = sec+c.seconds, batch+c.x[axisBatch]*c.seconds
+		if v := c.x[axisKV]; !math.IsNaN(v) {
+			kv, kvSec = kv+v*c.seconds, kvSec+c.x[axisBatch]*c.seconds
+		}
+		if !math.IsNaN(c.rate) {
+			tokens, tokenSec = tokens+c.rate*c.seconds, tokenSec+c.seconds
+		}
+	}
+	a.DecodeS = sec
+	over := func(sum, weight float64, why string) timeline.Measure {
+		if weight <= 0 {
+			return timeline.Absent(why)
+		}
+		return timeline.Known(sum / weight)
+	}
+	a.Batch = over(batch, sec, "nothing decoded")
+	a.Context = over(kv, kvSec, "context is not known")
+	a.Output = over(tokens, tokenSec, "output tokens are not counted")
+	a.TPOT = timeline.Absent("nothing decoded")
+}
+
+// identify looks up model and GPU.
+func (r *Recording) identify(x *arm) {
+	a := &x.info
+	name := r.cfg.Target
+	if name == "" && len(r.targets) == 1 {
+		name = r.targets[0]
+	}
+	a.Target, a.Model = name, r.model
+	var t timeline.Target
+	for _, o := range r.cfg.Targets {
+		if o.Name == name || name == "" && len(r.cfg.Targets) == 1 {
+			t = o
+		}
+	}
+	if t.Model != "" {
+		a.Model = t.Model
+	}
+	a.DType, a.KVDType, a.TP = t.DType, t.KVDType, max(1, t.TP)
+	var gpu timeline.GPU
+	for _, g := range r.cfg.GPUs {
+		if g.UUID == r.gpu || r.gpu == "" && len(r.cfg.GPUs) == 1 {
+			gpu = g
+		}
+	}
+	a.GPU = gpu.Name
+	var err error
+	if x.spec, err = hardware.LookupModel(a.Model); err != nil {
+		x.noModel = "the model is not in the table"
+		return
+	}
+	x.known = true
+	g, err := hardware.IdentifyGPU(gpu)
+	switch {
+	case err != nil:
+		x.noModel = "the GPU is not in the table"
+	case a.DType == "":
+		x.noModel = "the number format is not known"
+	default:
+		if x.model, err = roofline.New(x.spec, g, a.DType, a.KVDType, a.TP); err != nil {
+			x.noModel = "the byte model does not know this format"
+		}
+	}
+}
 
 // Where time per token is taken.
 const (
