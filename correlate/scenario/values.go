@@ -332,16 +332,15 @@ func (p *parser) fault(words []string) error {
 
 func faultNames() []string {
 	var names []string
-	for _, k := range faultKinds {
-		names = append(names, string(k.kind))
+	for _, k := range FaultKinds() {
+		names = append(names, string(k))
 	}
 	return names
 }
 
 // counterFaults are the faults of the instrument.
 var counterFaults = []string{
-	"gap", "nan", "frozen", "lag", "jitter", "hang", "lost", "no_permission", "unsupported", "denominator", "noise", "spike", "zero",
-	"untrusted",
+	"gap", "nan", "frozen", "lag", "jitter", "hang", "lost", "no_permission", "unsupported", "untrusted", "denominator", "noise", "spike", "zero",
 }
 
 func (p *parser) counter(words []string) error {
@@ -376,7 +375,7 @@ func (p *parser) counter(words []string) error {
 }
 
 func (p *parser) phase(words []string) error {
-	ph := Phase{}
+	var ph Phase
 	f, err := p.readPairs("phase", words, map[string]func(string) error{
 		"label":   setWord(&ph.Label, timeline.Labels()),
 		"overlay": setWord(&ph.Overlay, overlays),
