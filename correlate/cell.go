@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/latency"
+	"github.com/tpotscope/tpotscope/correlate/steps"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/correlate/verdict"
 )
@@ -45,10 +46,15 @@ type Cell struct {
 	ContextSum   timeline.Measure // tokens of context over the whole batch
 	KVUsage      timeline.Measure
 	Preemptions  timeline.Measure
-	Steps        timeline.Measure
+	Steps        timeline.Measure // iterations; from the arrivals of tokens where the engine does not count them
 	EngineTPOT   timeline.Measure // s, growth of the engine's own ITL sum over its count
 	Coverage     timeline.Measure // the probe's output tokens over the engine's, between the newest scrapes
 	Matched      Matched          // both counts between the scrapes that end in the cell
+
+	// Step is the mean step: of the engine's own count, else as tokens arrived. StepConflict says how the two contradict each
+	// other, and is empty where they do not or only one is known.
+	Step         steps.Reading
+	StepConflict string
 
 	// From the counters, averaged over the target's GPUs.
 	Counters      [timeline.NumCounters]Mean
@@ -201,6 +207,19 @@ type bin struct {
 	events, estimated int
 	coalesced         int
 	fine              [finePerCell]float64 // tokens by their place in the cell
+}
+
+// tokensOf returns the tokens of an event, and whether that is a guess: an event that tells no count of its own counts as
+// one until the request's total is known. An event that tells a count of zero bears nothing, as in [latency.Of].
+func tokensOf(ev *timeline.TokenEvent) (float64, bool) {
+	switch ev.Source {
+	case timeline.CountIDs, timeline.CountUsage, timeline.CountLogprobs, timeline.CountPerEvent:
+		return float64(ev.Tokens), false
+	case timeline.CountFinal, timeline.CountEstimated:
+		return max(1, float64(ev.Tokens)), true
+	case timeline.CountNone:
+	}
+	return 1, true
 }
 
 // finePerCell is into how many parts a cell is cut to tell how many tokens had come when an engine was scraped.

@@ -206,6 +206,7 @@ func (e *Engine) cell(t *target, span timeline.Span, b *bin, broken bool) judged
 	e.probeCell(&c, t, b, width)
 	c.Matched = t.match(&c, b)
 	e.engineCell(&c, t, width)
+	t.step(&c)
 	pooled := e.countCell(&c, t, width)
 	c.Decode = c.Decoding > 0 || c.Tokens > 0 || (c.Batch.OK() && c.Batch.Value > 0 && c.OutputTokens.OK() && c.OutputTokens.Value > 0)
 	c.Level = t.now.level
@@ -368,14 +369,16 @@ func step(c *Cell) (roofline.Step, float64, bool) {
 	if !c.OutputTokens.OK() || !c.Batch.OK() || !c.ContextSum.OK() || !c.PromptTokens.OK() {
 		return roofline.Step{}, 0, false
 	}
-	steps := c.Steps.Value
-	if !c.Steps.OK() || steps <= 0 {
-		steps = c.OutputTokens.Value / max(1, c.Batch.Value) // each running request yields one token a step
+	n := c.Steps.Value
+	if !c.Steps.OK() || n <= 0 {
+		n = c.OutputTokens.Value / max(1, c.Batch.Value) // each running request yields one token a step
 	}
-	if steps <= 0 {
+	if n <= 0 {
 		return roofline.Step{}, 0, false
 	}
-	return roofline.Step{
-		Decode: c.OutputTokens.Value / steps, Prompt: c.PromptTokens.Value / steps, Context: c.ContextSum.Value,
-	}, steps, true
+	st := roofline.Step{Decode: c.OutputTokens.Value / n, Prompt: c.PromptTokens.Value / n, Context: c.ContextSum.Value}
+	if st.Decode > draftedFrom*c.Batch.Value {
+		st.Sequences = c.Batch.Value
+	}
+	return st, n, true
 }

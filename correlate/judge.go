@@ -2,10 +2,12 @@ package correlate
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/roofline"
+	"github.com/tpotscope/tpotscope/correlate/steps"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/correlate/verdict"
 )
@@ -173,15 +175,11 @@ func ranks(c *Cell, t *target) []verdict.Rank {
 	return out
 }
 
-// Bounds of measured over modelled bytes that need no finding. Copies, activations and graph padding add; prefixes
-// shared in L2 take off. Without a count of steps the number of tokens a step yields is not known either.
 const (
-	bandLow, bandHigh = 0.9, 1.25
-	sharedPrefixLow   = 0.5  // 64 requests that share 2,000 tokens read about half of what each alone would
-	noStepsLow        = 0.4  // up to two and a half tokens a step with speculation
-	absorbed          = 256  // tokens of a step whose activations L2 absorbs
-	draftedFrom       = 1.05 // tokens a step and request: beyond, drafts are accepted
-	draftHigh         = 1.3  // weights and cache of the draft model
+	noStepsLow = 0.4 // where nobody counts steps, speculation may yield up to two and a half tokens of each
+	// draftedFrom tokens a step and request drafts are accepted: the first tokens of new requests, and gauges that lag,
+	// stay below.
+	draftedFrom = 1.2
 )
 
 // modelled fills in the ratio of measured to modelled traffic, and its band, and returns the modelled traffic.
@@ -189,31 +187,25 @@ func modelled(c *Cell, t *target, in *verdict.Input) timeline.Measure {
 	if t.model == nil {
 		return timeline.Absent("model, number format or gpu is not known")
 	}
-	st, steps, ok := step(c)
+	st, n, ok := step(c)
 	if !ok {
 		return timeline.Absent("batch, context or token counts are not known")
 	}
-	hi := t.model.Cost(st, roofline.Rates{ExpertPart: 1}).Bytes() * steps
-	lo := t.model.Cost(st, roofline.Rates{}).Bytes() * steps
-	in.Band = timeline.Interval{Low: bandLow * lo / hi, High: bandHigh}
+	u := roofline.Unknown{Padding: true, Draft: st.Sequences > 0}
 	if hits := t.scrapes.growth(timeline.PrefixHits, c.Span); hits.OK() && hits.Value > 0 {
-		in.Band.Low = min(in.Band.Low, sharedPrefixLow*lo/hi)
+		u.Prefix = true
 	}
+	bytes := t.model.Bytes(st, u).Scale(n)
+	in.Band = verdict.RhoBand(bytes)
 	if !c.Steps.OK() {
 		in.Band.Low = min(in.Band.Low, noStepsLow)
 	}
-	if tokens := st.Decode + st.Prompt; tokens > absorbed {
-		in.Band.High += t.model.ActivationBytes(tokens) * steps / hi
-	}
-	if st.Decode > draftedFrom*c.Batch.Value {
-		in.Band.High *= draftHigh
-	}
 	if !in.NoProbe && (!c.Coverage.OK() || c.Coverage.Value < fullCoverage) {
 		in.Rho = timeline.Absent("traffic coverage is below 95 %")
-	} else if c.DRAMBytes.OK() && hi > 0 {
-		in.Rho = timeline.Known(c.DRAMBytes.Value / hi)
+	} else if c.DRAMBytes.OK() && bytes.Estimate > 0 {
+		in.Rho = timeline.Known(c.DRAMBytes.Value / bytes.Estimate)
 	}
-	return timeline.Known(hi)
+	return timeline.Known(bytes.Estimate)
 }
 
 // probed is what the probe knows of one target in the cell that is being closed.
@@ -317,6 +309,37 @@ func (p *probed) decodingUntil(t timeline.Instant) float64 {
 	}
 	g := p.edges[i-1]
 	return g.in + float64(g.n)*t.Sub(g.at).Seconds()
+}
+
+// arrived hands an event of a request's stream, which bore n tokens, to what finds steps. Choices are streams of their own.
+func (t *target) arrived(q *request, ev *timeline.TokenEvent, n float64) {
+	if t.arrivals == nil {
+		t.arrivals = steps.New(steps.DefaultConfig())
+	}
+	context := 0.0
+	if q.rec.PromptKnown {
+		context = float64(q.rec.PromptTokens) + q.tokens
+	}
+	t.arrivals.Add(steps.Token{
+		At: ev.At, Stream: ev.Ref ^ uint64(ev.Choice)<<48, Tokens: int32(min(n, math.MaxInt32)), Context: int32(min(context, math.MaxInt32)),
+	})
+}
+
+// step fills in the mean step of the cell, and counts the steps where the engine does not.
+func (t *target) step(c *Cell) {
+	seen := steps.Reading{Source: steps.Arrivals, Time: timeline.Absent("no token came"), Reason: "no token came"}
+	if t.arrivals != nil && (c.Tokens > 0 || c.Decoding > 0) {
+		seen = t.arrivals.Cut(steps.Cut{Over: c.Span})
+	}
+	if c.Steps.OK() && c.Batch.OK() && c.Batch.Value >= 1 { // below, the engine idled for a part that is not known
+		told := steps.Counted(c.Span, c.Steps.Value, c.Span.Duration())
+		c.Step, c.StepConflict = steps.Best(told, seen), steps.Disagreement(told, seen)
+		return
+	}
+	c.Step = seen
+	if yield := seen.Streams.Value * seen.Tokens.Value; !c.Steps.OK() && seen.Holds && yield > 0 {
+		c.Steps = timeline.Known(c.Tokens / yield)
+	}
 }
 
 // levelOf is the evidence that a kind of client gives.

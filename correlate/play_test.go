@@ -34,12 +34,14 @@ func byTime(calls []call) {
 // player turns a scenario's truth into what instruments would have told: windows of 100 to 110 ms, readings at one
 // moment, scrapes once a second, and the tokens of the part of the requests that a probe sees.
 type player struct {
-	tl      *scenario.Timeline
-	seen    float64 // part of the requests
-	targets []timeline.Target
-	noise   float64 // relative error of windows, one sigma
-	atOnce  bool    // close cells at the end alone
-	calls   []call
+	tl       *scenario.Timeline
+	seen     float64 // part of the requests
+	targets  []timeline.Target
+	noise    float64 // relative error of windows, one sigma
+	atOnce   bool    // close cells at the end alone
+	mute     bool    // the engine does not count its steps
+	miscount float64 // what the engine multiplies its count of steps with; zero: one
+	calls    []call
 }
 
 func at(d time.Duration) timeline.Instant { return t0.Add(d) }
@@ -122,6 +124,12 @@ func (p *player) scrapes(i int) {
 			timeline.ITLSum: st.ITLSum, timeline.ITLCount: float64(st.ITLCount),
 		} {
 			s.Put(c, v)
+		}
+		if p.miscount > 0 {
+			s.Put(timeline.StepTotal, p.miscount*float64(st.Steps))
+		}
+		if p.mute {
+			s.Has &^= 1 << timeline.StepTotal
 		}
 		p.add(t+2*time.Millisecond, func(e *correlate.Engine) { e.AddEngine(&s) })
 	}

@@ -32,8 +32,7 @@ const (
 	silentGaps    = 50
 	silentStream  = 10 * time.Second
 	silentRequest = 10 * time.Minute
-	// lostAfter is how long a request that is not believed to go on is still held: a stream may stall for longer than it is
-	// believed, and its end is worth waiting for. Then it is concluded as it is known.
+	// lostAfter is how long a request that is no more believed is still held, for its end: a stream may stall for long.
 	lostAfter = 2 * time.Minute
 )
 
@@ -170,11 +169,13 @@ func (e *Engine) Token(ev timeline.TokenEvent) {
 	if q.target < 0 {
 		return
 	}
-	b := e.targets[q.target].bins.at(e.index(ev.At))
+	t := e.targets[q.target]
+	b := t.bins.at(e.index(ev.At))
 	if b == nil {
 		e.stats.LateTokens++
 		return
 	}
+	t.arrived(q, &ev, n)
 	b.tokens += n
 	b.fine[e.fine(ev.At)] += n
 	b.events++
@@ -187,19 +188,6 @@ func (e *Engine) Token(ev timeline.TokenEvent) {
 	if estimated {
 		b.estimated++
 	}
-}
-
-// tokensOf returns the tokens of an event, and whether that is a guess: an event that tells no count of its own counts as
-// one until the request's total is known. An event that tells a count of zero bears nothing, as in [latency.Of].
-func tokensOf(ev *timeline.TokenEvent) (float64, bool) {
-	switch ev.Source {
-	case timeline.CountIDs, timeline.CountUsage, timeline.CountLogprobs, timeline.CountPerEvent:
-		return float64(ev.Tokens), false
-	case timeline.CountFinal, timeline.CountEstimated:
-		return max(1, float64(ev.Tokens)), true
-	case timeline.CountNone:
-	}
-	return 1, true
 }
 
 // index is the number of the cell that holds t.
@@ -334,7 +322,7 @@ type block struct {
 // chain is the blocks of one request.
 type chain struct{ head, tail int32 }
 
-// arena holds the token events of all requests in flight, in blocks, up to a limit.
+// arena holds the events of all requests in flight, in blocks, up to a limit.
 type arena struct {
 	slabs [][]block
 	free  int32 // one more than the position of a free block; zero: none

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate/roofline"
+	"github.com/tpotscope/tpotscope/correlate/steps"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/correlate/verdict"
 )
@@ -18,15 +19,17 @@ type target struct {
 	model   *roofline.Model
 	scrapes scrapes
 	bins    bins
-	warm    int       // requests finished since the engine started
-	seen    []Matched // newest, for the coverage of a cell
-	came    float64   // tokens that came to clients before the cell that is closed next
-	heard   heard
-	run     likeCells
-	now     probed
-	empty   int  // cells in a row without anything
-	quiet   int  // cells in a row in which no more is known than that a request is in flight
-	gone    bool // no longer configured
+	// arrivals finds steps in the tokens that come, nil until one does.
+	arrivals *steps.Estimator
+	warm     int       // requests finished since the engine started
+	seen     []Matched // newest, for the coverage of a cell
+	came     float64   // tokens that came to clients before the cell that is closed next
+	heard    heard
+	run      likeCells
+	now      probed
+	empty    int  // cells in a row without anything
+	quiet    int  // cells in a row in which no more is known than that a request is in flight
+	gone     bool // no longer configured
 }
 
 func newTarget(spec timeline.Target, _ Config) *target {
