@@ -101,7 +101,10 @@ type Report struct {
 	Gap      Value `json:"gap"`                 // time ratio less the expected one
 	Came     Value `json:"saving_realised"`     // part of the expected time saving that came
 	Memory   Value `json:"memory_share_a"`      // of A's time per token: the f of the expectation
-	Rate     Value `json:"achieved_rate_ratio"` // of DRAM bytes over time, launches, waits and kernel efficiency included
+	// Bandwidth is what B's DRAM can be expected to reach over A's: one where both are of a kind. The expectation allows for it.
+	Bandwidth timeline.Measure `json:"bandwidth_ratio"`
+
+	Rate Value `json:"achieved_rate_ratio"` // of DRAM bytes over time, launches, waits and kernel efficiency included
 
 	TPOTA Value  `json:"matched_tpot_a_s"`
 	TPOTB Value  `json:"matched_tpot_b_s"`
@@ -218,7 +221,7 @@ func blank(a, b Arm, o Options) *Report {
 	no := absent("the two cannot be compared")
 	return &Report{
 		Schema: Schema, A: a, B: b, Simulated: a.Simulated || b.Simulated, Margin: o.Margin, Parts: []Part{}, Warnings: []string{},
-		Bytes: Bytes{no, no}, Time: no, Expected: no, Gap: no, Came: no, Memory: no, Rate: no, TPOTA: no, TPOTB: no,
+		Bytes: Bytes{no, no}, Time: no, Expected: no, Gap: no, Came: no, Memory: no, Rate: no, Bandwidth: no.Value, TPOTA: no, TPOTB: no,
 		Split:    Split{Loop: "unknown", Total: no, Direct: no, Amplified: no, Load: no, Work: no},
 		Matched:  Matched{Table: []Bin{}},
 		Requests: Shift{P50Ratio: no, Shift: no, Delta: timeline.Absent(no.Value.Why)},

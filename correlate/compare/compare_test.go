@@ -82,6 +82,16 @@ func TestBytesSavedAreMeasuredAsModelledAndExpectTheTime(t *testing.T) {
 	near(t, "shift", r.Requests.Shift.Value.Value, r.TPOTB.Value.Value-r.TPOTA.Value.Value, 1e-4)
 }
 
+func TestAFasterMemoryIsExpectedToBringItsTime(t *testing.T) {
+	text := "seed %d\nduration 40s\ngpu %s\ntarget main model=Llama-3.1-8B dtype=bf16\nload streams=8 prompt=300..500 output=200..300\n"
+	r := against(t, simulate(t, fmt.Sprintf(text, 1, "h100"), rig{}).all("A"), simulate(t, fmt.Sprintf(text, 2, "h200"), rig{}).all("B"))
+	near(t, "bandwidth", r.Bandwidth.Value, 4.8/3.35, 0.01)
+	near(t, "bytes", r.Bytes.Measured.Value.Value, 1, 0.05)
+	if r.Verdict != compare.Improvement || r.Gap.CI95.Value.Low > 0 || r.Gap.CI95.Value.High < 0 {
+		t.Errorf("got %s", figures(r))
+	}
+}
+
 func TestTheOtherWayRoundIsTheInverse(t *testing.T) {
 	a, b := closed(t, 1, "bf16", rig{seen: 1}), closed(t, 2, "fp8", rig{seen: 1})
 	x, y := against(t, a.all("A"), b.all("B")), against(t, b.all("B"), a.all("A"))

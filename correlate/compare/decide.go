@@ -160,6 +160,9 @@ func decideTime(r *Report) {
 	case r.Time.below(1/(1+r.Margin)) == yes:
 		r.Verdict = Improvement
 		r.Reason = fmt.Sprintf("B takes %.0f %% less a token at the same step", by(r.Time.Value.Value))
+		if b := r.Bandwidth; b.OK() && b.Value > 1+r.Margin && r.Expected.OK() {
+			r.Reason += fmt.Sprintf(", where %.2f of A's bandwidth should bring %.0f %%", b.Value, by(r.Expected.Value.Value))
+		}
 	default:
 		r.Verdict = Undetermined
 		r.Reason = fmt.Sprintf("the time ratio lies between %.3f and %.3f: neither within %.3g %% of one nor beyond", iv.Low, iv.High, 100*r.Margin)

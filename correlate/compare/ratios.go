@@ -116,6 +116,7 @@ func (m *matching) fill(r *Report) {
 	r.Bytes.Measured = m.value(measured, whyNotMeasured)
 	r.Bytes.Modelled = m.modelled()
 	r.Rate = m.value(measured.with(t, func(b, t float64) float64 { return b / t }), whyNotMeasured)
+	r.Bandwidth = m.bandwidth()
 	m.expect(r, t, measured)
 	r.Parts, r.Grew = m.parts()
 	r.Split = m.split()
@@ -193,6 +194,20 @@ func (m *matching) share(s *side) (point, low, high series) {
 	return point, low, high
 }
 
+// bandwidth is the ratio of what the groups' DRAM can be expected to reach, by their data sheets and the efficiency that is
+// usual with their memory.
+func (m *matching) bandwidth() timeline.Measure {
+	var reach [2]float64
+	for i, s := range []*side{&m.a, &m.b} {
+		if s.model == nil {
+			return timeline.Absent(s.noModel)
+		}
+		g := s.model.GPU()
+		reach[i] = roofline.Bandwidth(g) * hardware.PracticalEfficiency(g).Bandwidth * float64(s.model.TP())
+	}
+	return timeline.Known(reach[1] / reach[0])
+}
+
 // Expected returns the time ratio that a byte ratio should bring where the part f of the time before was at the memory
 // roof, and the rest stays as it is.
 func Expected(bytes, f float64) float64 { return bytes*f + 1 - f }
@@ -227,8 +242,12 @@ func (m *matching) expect(r *Report, t, measured series) {
 		r.Expected, r.Gap, r.Came = no, no, no
 		return
 	}
+	faster := 1.0
+	if r.Bandwidth.OK() {
+		faster = r.Bandwidth.Value
+	}
 	figures := func(f series) (series, series, series) {
-		e := bytes.with(f, Expected)
+		e := bytes.with(f, func(b, f float64) float64 { return Expected(b/faster, f) })
 		if y := m.yields(); y != 0 {
 			for i := range e {
 				e[i] /= y

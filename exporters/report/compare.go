@@ -198,7 +198,11 @@ func ratioRows(p *page, r *compare.Report) {
 	if !r.Expected.OK() || !r.Memory.OK() {
 		return
 	}
-	p.row("expected", must, fmt.Sprintf("%s of A's TPOT, of which %s%s is at memory", ratioOf(r.Expected), percent(r.Memory.Value.Value), percents(r.Memory)))
+	text = fmt.Sprintf("%s of A's TPOT, of which %s%s is at memory", ratioOf(r.Expected), percent(r.Memory.Value.Value), percents(r.Memory))
+	if b := r.Bandwidth; b.OK() && math.Abs(b.Value-1) > 0.005 {
+		text += fmt.Sprintf("; B has %.2f of A's bandwidth", b.Value)
+	}
+	p.row("expected", must, text)
 	gap := fmt.Sprintf("%+.3f", r.Gap.Value.Value) + ends95(r.Gap, 3) + " of A's TPOT, seen less expected"
 	if r.Came.OK() {
 		gap += "; " + percent(r.Came.Value.Value) + percents(r.Came) + " of the expected saving came"

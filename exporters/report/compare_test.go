@@ -39,7 +39,7 @@ func quantised() *compare.Report {
 		Schema: compare.Schema, A: arm("before", "bf16"), B: arm("after", "fp8"), Verdict: compare.Realised, Reason: "all of it came",
 		Refute: "another pair of starts has a time ratio above 0.83", Confidence: timeline.Medium, HeldDown: []string{"one start a side"},
 		Margin: 0.03, Boundary: "engine", Bytes: compare.Bytes{Modelled: est(0.552, 0), Measured: est(0.551, 0.01)}, Time: est(0.632, 0.004),
-		Expected: est(0.657, 0.04), Gap: est(-0.025, 0.04), Came: est(1.07, 0.1), Memory: est(0.77, 0.1), Rate: est(0.87, 0.01),
+		Expected: est(0.657, 0.04), Gap: est(-0.025, 0.04), Came: est(1.07, 0.1), Memory: est(0.77, 0.1), Rate: est(0.87, 0.01), Bandwidth: timeline.Known(1),
 		TPOTA: est(0.00668, 1e-5), TPOTB: est(0.00422, 1e-5),
 		Parts: []compare.Part{
 			{Name: "memory", A: est(0.00513, 1e-5), B: est(0.00283, 1e-5), Change: est(-0.0023, 1e-5)},
