@@ -22,6 +22,13 @@ const flushTime = 500 * time.Millisecond
 func Serve(ctx context.Context, open func() (nvml.Library, error), cfg nvml.Config, w io.Writer, stdin io.Reader,
 	now func() timeline.Instant,
 ) error {
+	return serveWithin(ctx, open, cfg, w, stdin, now, residentMemory)
+}
+
+// serveWithin is Serve with what tells how much memory the helper holds.
+func serveWithin(ctx context.Context, open func() (nvml.Library, error), cfg nvml.Config, w io.Writer, stdin io.Reader,
+	now func() timeline.Instant, memory func() uint64,
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stdinEnded := make(chan struct{})
@@ -39,7 +46,7 @@ func Serve(ctx context.Context, open func() (nvml.Library, error), cfg nvml.Conf
 		written <- err
 	}()
 	out.putJSON(kindHello, hello{Protocol: protocol, Version: protocolVersion})
-	err := serve(ctx, open, cfg, out, bursts, now, residentMemory)
+	err := serve(ctx, open, cfg, out, bursts, now, memory)
 	out.close()
 	err = errors.Join(err, await(written, flushTime))
 	if c, ok := stdin.(io.Closer); ok {
