@@ -12,6 +12,9 @@ import (
 // half of what was promised is what must have come, for it to count as come.
 const half = 0.5
 
+// longer narrows most intervals.
+const longer = "record both for longer"
+
 // tri is the answer of an interval to a question.
 type tri int
 
@@ -50,6 +53,9 @@ func (v Value) below(limit float64) tri {
 // decide names the verdict, why, and how sure it is. Every word rests on whole intervals.
 func decide(r *Report, x, y *arm, m *matching) {
 	defer func() {
+		if r.Verdict == Undetermined && strings.HasPrefix(r.Remedy, longer) && !m.shared {
+			r.Remedy = "record both at the same fixed concurrency: their batches, or contexts, do not overlap"
+		}
 		r.Confidence, r.HeldDown = confidence(r, x, y, m)
 		r.Refute = refute(r)
 	}()
@@ -106,7 +112,7 @@ func decidePromise(r *Report) {
 		}
 	default:
 		r.Verdict, r.Reason = Undetermined, fmt.Sprintf("%.0f to %.0f %% of the bytes that the format should save are saved", 100*part(iv.High), 100*part(iv.Low))
-		r.Remedy = "record both for longer"
+		r.Remedy = longer
 	}
 }
 
@@ -128,7 +134,7 @@ func decideSaved(r *Report, saved string) {
 		iv := came.CI95.Value
 		r.Verdict = Undetermined
 		r.Reason = fmt.Sprintf("%s, and between %.0f and %.0f %% of the time that this should save came", saved, 100*iv.Low, 100*iv.High)
-		r.Remedy = "record both for longer, or calibrate the GPU's achievable bandwidth"
+		r.Remedy = longer + ", or calibrate the GPU's achievable bandwidth"
 	}
 }
 
@@ -166,7 +172,7 @@ func decideTime(r *Report) {
 	default:
 		r.Verdict = Undetermined
 		r.Reason = fmt.Sprintf("the time ratio lies between %.3f and %.3f: neither within %.3g %% of one nor beyond", iv.Low, iv.High, 100*r.Margin)
-		r.Remedy = "record both for longer, or allow a wider --margin"
+		r.Remedy = longer + ", or allow a wider --margin"
 	}
 }
 

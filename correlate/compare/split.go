@@ -88,9 +88,9 @@ func (m *matching) split() Split {
 	s := Split{Loop: m.loop(batch, rates)}
 	why := "nothing decoded on one of the sides"
 	total := of(m.tA, m.tB, func(a, b *fit) float64 { return b.y - a.y })
-	direct := of(m.tA, m.tB, func(a, b *fit) float64 { return b.at(a.x) - a.y })
-	through := of(m.tA, m.tB, func(a, b *fit) float64 { return b.at(grown(a.x, b.x)) - b.at(a.x) })
+	direct := m.direct()
 	work := of(m.tA, m.tB, func(a, b *fit) float64 { return b.y - b.at(grown(a.x, b.x)) })
+	through := total.with(direct, func(t, d float64) float64 { return t - d }).with(work, func(r, w float64) float64 { return r - w })
 	s.Total, s.Direct, s.Work = m.value(total, why), m.value(direct, why), m.value(work, why)
 	// By Little's law the batch is the rate times the time: what of its growth the rate does not explain is the time's.
 	own := make(series, len(through))
@@ -105,6 +105,21 @@ func (m *matching) split() Split {
 	s.Amplified = m.value(through.with(own, func(t, o float64) float64 { return t * o }), why)
 	s.Load = m.value(through.with(own, func(t, o float64) float64 { return t * (1 - o) }), why)
 	return s
+}
+
+// direct is what the change would be at A's own steps: by the line through B's, or by the ratio of the shared bins,
+// whichever is known better. The line has more cells to rest on, and far from them it is no guide.
+func (m *matching) direct() series {
+	line := of(m.tA, m.tB, func(a, b *fit) float64 { return b.at(a.x) - a.y })
+	if !m.shared {
+		return line
+	}
+	bins := of(m.tA, m.tB, func(a, b *fit) float64 { return (b.binned/a.binned - 1) * a.y })
+	x, y := m.interval(line), m.interval(bins)
+	if x.OK() && y.OK() && y.Value.High-y.Value.Low < x.Value.High-x.Value.Low {
+		return bins
+	}
+	return line
 }
 
 // The loops.
