@@ -13,6 +13,7 @@ import (
 	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/hardware"
 	"github.com/tpotscope/tpotscope/correlate/roofline"
+	"github.com/tpotscope/tpotscope/correlate/steps"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/correlate/verdict"
 )
@@ -72,11 +73,17 @@ type Tally struct {
 	other  []remedy // in other formats
 	sums   sums
 	missed map[string]float64 // s of decode that are in no sum, by reason
+
+	history   *steps.History
+	compared  int // cells whose steps are known from engine and arrivals
+	conflicts int
+	conflict  string
 }
 
 // sums are over steps.
 type sums struct {
 	seconds, steps, guessed float64
+	arrived                 float64 // steps found in the arrivals of tokens
 	floor, even, chunks     float64
 	alone                   float64 // expected without the prompt work
 	rated                   float64 // expected in chunks at the clock of the data sheet
@@ -100,6 +107,7 @@ func (t *Tally) Add(c *correlate.Cell) {
 	if len(c.PerGPU) > 0 && !t.looked {
 		t.look(c)
 	}
+	t.witness(c)
 	sec := c.Span.Duration().Seconds()
 	switch {
 	case c.Data != (timeline.Span{}) && c.Data.Duration().Seconds() < 0.9*sec:
@@ -115,21 +123,24 @@ func (t *Tally) Add(c *correlate.Cell) {
 		t.missed["no token came"] += sec
 		return
 	}
-	steps, guessed := c.Steps.Value, 0.0
-	if !c.Steps.OK() || steps <= 0 {
-		steps = c.OutputTokens.Value / c.Batch.Value
-		guessed = steps
+	n, guessed := c.Steps.Value, 0.0
+	if !c.Steps.OK() || n <= 0 {
+		n = c.OutputTokens.Value / c.Batch.Value
+		guessed = n
 	}
-	if math.IsInf(steps, 0) || math.IsNaN(steps) || !(sec > 0) {
+	if math.IsInf(n, 0) || math.IsNaN(n) || !(sec > 0) {
 		return
 	}
-	t.sums.seconds, t.sums.steps, t.sums.guessed = t.sums.seconds+sec, t.sums.steps+steps, t.sums.guessed+guessed
+	t.sums.seconds, t.sums.steps, t.sums.guessed = t.sums.seconds+sec, t.sums.steps+n, t.sums.guessed+guessed
+	if c.Step.Source == steps.Arrivals && guessed == 0 {
+		t.sums.arrived += n
+	}
 	t.sums.batch += c.OutputTokens.Value
-	t.expect(c, sec, steps)
+	t.expect(c, sec, n)
 }
 
 // expect adds what the model expects of a cell's steps.
-func (t *Tally) expect(c *correlate.Cell, sec, steps float64) {
+func (t *Tally) expect(c *correlate.Cell, sec, n float64) {
 	if t.model == nil {
 		return
 	}
@@ -138,34 +149,34 @@ func (t *Tally) expect(c *correlate.Cell, sec, steps float64) {
 		return
 	}
 	s := &t.sums
-	st := roofline.Step{Decode: c.OutputTokens.Value / steps, Prompt: c.PromptTokens.Value / steps, Context: c.ContextSum.Value}
+	st := roofline.Step{Decode: c.OutputTokens.Value / n, Prompt: c.PromptTokens.Value / n, Context: c.ContextSum.Value}
 	if st.Decode > draftedFrom*c.Batch.Value {
 		st.Sequences = c.Batch.Value
-		s.drafted += steps
+		s.drafted += n
 	}
-	s.sequences += steps * c.Batch.Value
+	s.sequences += n * c.Batch.Value
 	clock := 0.0
 	if m := c.Counters[timeline.SMClock]; m.OK() {
 		clock = m.Value
 		s.clock, s.clockS = s.clock+clock*sec, s.clockS+sec
 	}
 	s.modelledS += sec
-	s.modelled += steps
-	s.floor += steps * t.model.Floor(st)
+	s.modelled += n
+	s.floor += n * t.model.Floor(st)
 	even := t.expected(t.model, st, clock)
-	s.even += steps * even
-	s.chunks += steps * t.inChunks(st, clock, even)
-	s.rated += steps * t.inChunks(st, 0, t.expected(t.model, st, 0))
-	s.context += steps * st.Context
-	s.prompt += steps * st.Prompt
+	s.even += n * even
+	s.chunks += n * t.inChunks(st, clock, even)
+	s.rated += n * t.inChunks(st, 0, t.expected(t.model, st, 0))
+	s.context += n * st.Context
+	s.prompt += n * st.Prompt
 	if c.DRAMBytes.OK() {
-		t.bytes(c, st, steps)
+		t.bytes(c, st, n)
 	}
 	decode := st
 	decode.Prompt = 0
-	s.alone += steps * t.expected(t.model, decode, clock)
+	s.alone += n * t.expected(t.model, decode, clock)
 	for i := range t.other {
-		t.other[i].seconds += steps * t.expected(t.other[i].model, st, clock)
+		t.other[i].seconds += n * t.expected(t.other[i].model, st, clock)
 	}
 }
 
@@ -180,12 +191,12 @@ const (
 )
 
 // bytes adds what a cell's steps moved, and the band of what the model expects.
-func (t *Tally) bytes(c *correlate.Cell, st roofline.Step, steps float64) {
+func (t *Tally) bytes(c *correlate.Cell, st roofline.Step, n float64) {
 	s := &t.sums
 	u := roofline.Unknown{Padding: true, Draft: st.Sequences > 0}
-	plain := t.model.Bytes(st, u).Scale(steps)
+	plain := t.model.Bytes(st, u).Scale(n)
 	u.Prefix = true
-	shared := t.model.Bytes(st, u).Scale(steps)
+	shared := t.model.Bytes(st, u).Scale(n)
 	low := marginLow
 	if !c.Steps.OK() {
 		low = guessedLow
@@ -322,6 +333,9 @@ func (t *Tally) Step() Step {
 	}
 	out := Step{
 		MeasuredS: timeline.Known(s.seconds / s.steps), Steps: s.steps, DecodeS: s.seconds, StepsFrom: "engine", Batch: s.batch / s.steps,
+	}
+	if s.arrived > 0.5*s.steps {
+		out.StepsFrom = "arrivals of tokens"
 	}
 	if s.guessed > 0.01*s.steps {
 		out.StepsFrom = "output tokens over batch"

@@ -170,7 +170,7 @@ func (f *Fit) intervals(c *columns) bool {
 		return false
 	}
 	// Every term is drawn with the same resamples, so that each of them is fitted once.
-	var drawn [][]float64
+	var drawn [][]float64 // nil where a resample has no fit
 	block := max(1, n/(stats.MinBlocks+4))
 	// Each fitted term uses up one of the blocks that tell the spread.
 	blocks := float64(n / block)
@@ -183,10 +183,14 @@ func (f *Fit) intervals(c *columns) bool {
 		}
 		at, iv, ok := boot.Statistic(resid, func(idx []int) float64 {
 			if call++; call > len(drawn) {
-				if !c.solve(idx) {
-					return math.NaN()
+				var beta []float64
+				if c.solve(idx) {
+					beta = slices.Clone(c.beta)
 				}
-				drawn = append(drawn, slices.Clone(c.beta))
+				drawn = append(drawn, beta)
+			}
+			if drawn[call-1] == nil {
+				return math.NaN()
 			}
 			return drawn[call-1][k]
 		})

@@ -284,3 +284,22 @@ func TestHistoryKeepsTheNewest(t *testing.T) {
 		t.Errorf("%d kept after a reset", h.Len())
 	}
 }
+// TestResamplesWithoutAFitAreLeftOut gives loads that vary in a few stretches alone, which a resample may miss altogether.
+func TestResamplesWithoutAFitAreLeftOut(t *testing.T) {
+	for seed := range uint64(40) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		h := steps.NewHistory(steps.DefaultHistory)
+		at := rng.IntN(40)
+		for i := range 45 {
+			o := steps.Observation{Time: 0.010 + 0.0005*rng.Float64(), Batch: 8, Context: 8000, Prompt: 0}
+			if i >= at && i < at+3 {
+				o.Batch, o.Context = 32, 8000+float64(rng.IntN(90000))
+			}
+			h.Add(o)
+		}
+		w := h.Witness(steps.Bytes{Weights: 15e9, KV: 131072, Bandwidth: 3.35e12})
+		if w.Says == "" || len(w.Reasons) == 0 {
+			t.Fatalf("seed %d: %+v", seed, w)
+		}
+	}
+}

@@ -160,6 +160,9 @@ func (b *Builder) AddEvent(e *timeline.Event) {
 		kind = neverRead
 	}
 	b.events[kind]++
+	if t := b.tallies[e.Target]; t != nil && kind == timeline.EventEngineRestart {
+		t.Restarted()
+	}
 }
 
 // neverRead stands among the kinds for the loss of a reader that never had anything to read.

@@ -325,6 +325,8 @@ func (cs *cells) overTime(start timeline.Instant) []Stretch {
 	return out
 }
 
+const severalTargets = "several targets: ask for one with --target"
+
 // outlook puts what steps took and should have into the report, with what would help.
 func (b *Builder) outlook(r *Report, p *pool) {
 	d := &r.Decode
@@ -333,16 +335,16 @@ func (b *Builder) outlook(r *Report, p *pool) {
 	r.Help = []outlook.Help{}
 	switch {
 	case len(b.tallies) == 0:
-		r.Step = outlook.Absent("nothing decoded")
+		r.Step, r.StepTimes = outlook.Absent("nothing decoded"), outlook.NoTestimony("nothing decoded")
 		return
 	case len(b.tallies) > 1:
-		r.Step = outlook.Absent("several targets: ask for one with --target")
+		r.Step, r.StepTimes = outlook.Absent(severalTargets), outlook.NoTestimony(severalTargets)
 		d.RhoBand.Why = r.Step.MeasuredS.Why
 		d.Rho = timeline.Absent(d.RhoBand.Why)
 		return
 	}
 	for _, t := range b.tallies {
-		r.Step = t.Step()
+		r.Step, r.StepTimes = t.Step(), t.Testimony(d.Bound)
 		_, split := b.cells.d.counters[timeline.GraphicsUtil].Value()
 		if d.Shares.OK() {
 			r.Help = append(r.Help, t.Help(&r.Step, d.Shares.Value, split)...)

@@ -40,18 +40,19 @@ type Report struct {
 	ICL      Stat     `json:"icl_s"`
 	E2E      Stat     `json:"e2e_s"`
 
-	EngineTPOT timeline.Measure `json:"engine_tpot_s"` // mean by the engine's own account
-	Tokens     Tokens           `json:"tokens"`
-	GPUs       []GPU            `json:"gpus"`
-	Decode     Decode           `json:"decode"`
-	Step       outlook.Step     `json:"step"`
-	Help       []outlook.Help   `json:"help"`
-	SLO        []slo.Result     `json:"slo,omitempty"` // in the order in which they were asked for
-	SLOOutcome slo.Outcome      `json:"slo_outcome,omitempty"`
-	Goodput    *slo.Goodput     `json:"goodput,omitempty"`
-	Steady     Steady           `json:"steady"`
-	Groups     []Group          `json:"groups"`
-	Warnings   []string         `json:"warnings"`
+	EngineTPOT timeline.Measure  `json:"engine_tpot_s"` // mean by the engine's own account
+	Tokens     Tokens            `json:"tokens"`
+	GPUs       []GPU             `json:"gpus"`
+	Decode     Decode            `json:"decode"`
+	Step       outlook.Step      `json:"step"`
+	Help       []outlook.Help    `json:"help"`
+	StepTimes  outlook.Testimony `json:"step_times"`
+	SLO        []slo.Result      `json:"slo,omitempty"` // in the order in which they were asked for
+	SLOOutcome slo.Outcome       `json:"slo_outcome,omitempty"`
+	Goodput    *slo.Goodput      `json:"goodput,omitempty"`
+	Steady     Steady            `json:"steady"`
+	Groups     []Group           `json:"groups"`
+	Warnings   []string          `json:"warnings"`
 }
 
 // ReasonNotCounted is the Reason of a Decode that is mixed because nobody counts prompt tokens, not because of what was

@@ -43,6 +43,12 @@ func (b *Builder) warnings(r *Report, p *pool, tooMany bool) []string {
 	}
 	b.decodeWarnings(r, say)
 	b.modelWarnings(r, say)
+	if r.StepTimes.Against != "" {
+		say("%s", r.StepTimes.Against)
+	}
+	if text := r.StepTimes.Conflict(); text != "" {
+		say("%s", text)
+	}
 	if t, e := r.TPOT, r.EngineTPOT; t.OK() && e.OK() && t.Mean.Value > (1+pathShare)*e.Value {
 		say("clients see %.1f ms a token, the engine accounts for %.1f ms: the rest is on the way", 1e3*t.Mean.Value, 1e3*e.Value)
 	}

@@ -7,7 +7,9 @@ import (
 
 	"github.com/tpotscope/tpotscope/correlate/outlook"
 	"github.com/tpotscope/tpotscope/correlate/slo"
+	"github.com/tpotscope/tpotscope/correlate/steps"
 	"github.com/tpotscope/tpotscope/correlate/summary"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
 // keptHelp is how many remedies a page shows that is not to show all.
@@ -41,6 +43,11 @@ func stepRows(p *page, r *summary.Report) {
 		}
 		p.row(label, rank, helpText(&helps[i]))
 	}
+	// Where counters decide nothing, it is the only witness.
+	alone := r.Decode.Bound == timeline.Undetermined && r.StepTimes.Says != steps.NotIdentifiable
+	if r.StepTimes.Says != "" && (p.o.Verbose || alone) {
+		p.row("step times", useful, testimony(&r.StepTimes))
+	}
 }
 
 // stepText holds the time of a step against what is expected and against the floor.
@@ -61,6 +68,11 @@ func stepText(s *outlook.Step) string {
 		text += " (steps assumed: " + s.StepsFrom + ")"
 	}
 	return text
+}
+
+// testimony says what step times alone tell of memory, without any counter.
+func testimony(t *outlook.Testimony) string {
+	return strings.ReplaceAll(string(t.Says), "_", " ") + ", by steps over batch and context alone: " + strings.Join(t.Reasons, "; ")
 }
 
 // stepOf says which step the times are of, in a report on so many seconds of decode.
