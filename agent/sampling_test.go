@@ -53,6 +53,7 @@ func TestBurstsBeginAtAnErrorAndWhenAskedForAndAreRecorded(t *testing.T) {
 	src := &shaky{fail: make(chan struct{})}
 	cfg := quiet(t)
 	ag := start(t, cfg, agent.Deps{Counters: src})
+	until(t, 10*time.Second, "what is around the GPU", func() bool { return strings.Contains(ag.get(t, "/healthz"), `"numa_node"`) })
 	must(t, burst.Ask(t.Context(), cfg.Socket, time.Second))
 	if src.count() != 1 {
 		t.Fatalf("%d bursts after one was asked for", src.count())
