@@ -246,6 +246,23 @@ func TestStepsAreDerivedWhereTheEngineDoesNotCountThem(t *testing.T) {
 	near(t, "bytes", r.Bytes.Measured.Value.Value, 0.552, 0.01)
 }
 
+func TestRequestsAreResampledBySessionWhereTracesTellThem(t *testing.T) {
+	a, b := closed(t, 1, "bf16", rig{seen: 1}), closed(t, 2, "fp8", rig{seen: 1})
+	r := against(t, a.all("A"), b.all("B"))
+	if r.Requests.Clusters != "blocks of time" || !r.Requests.P50Ratio.Sure() || !r.Requests.Shift.Sure() {
+		t.Errorf("without traces: %+v", r.Requests)
+	}
+	for _, p := range []*played{a, b} {
+		for i := range p.out.Phases {
+			p.out.Phases[i].Request.TraceID = fmt.Sprintf("%032x", i/4)
+		}
+	}
+	s := against(t, a.all("A"), b.all("B"))
+	if s.Requests.Clusters != "sessions" || !s.Requests.P50Ratio.Sure() || s.Requests.P50Ratio.Value != r.Requests.P50Ratio.Value {
+		t.Errorf("with traces: %+v", s.Requests)
+	}
+}
+
 func TestWarmUpIsLeftOutOnBothSides(t *testing.T) {
 	// Eager for the first fifteen seconds, as while graphs are captured.
 	text := fmt.Sprintf(closedLoop, 1, "60s", "Llama-3.1-8B", "bf16") + "fault eager 0s..15s\nfault slow_launch 30us 0s..15s\n"
