@@ -16,8 +16,8 @@ func (b *bench) mixedGrid() {
 	chunks, batches, contexts := []int{128, 176, 256, 512, 1024, 2048}, []int{8, 48, 256}, []int{256, 2048, 8192}
 	noise := 0.02
 	if b.holdout {
-		machines = []string{"h100 Mistral-7B bf16", "h200 Qwen3-32B fp8", "a100 Llama-3.1-8B bf16", "h100 gpt-oss-20b mxfp4"}
-		chunks, batches, contexts, noise = []int{140, 400, 900, 1800}, []int{12, 72, 220}, []int{400, 1200, 6000}, 0.03
+		machines = []string{"h100 Llama-2-7B bf16", "h200 Qwen2.5-32B fp8", "b200 Qwen3-8B bf16", "h200 Mixtral-8x7B fp8"}
+		chunks, batches, contexts, noise = []int{160, 350, 700, 1300}, []int{10, 60, 200}, []int{300, 1800, 7000}, 0.03
 	}
 	var all score
 	n := 0
@@ -83,7 +83,7 @@ type decodePoint struct {
 
 // decodeGrid plays steps that only decode.
 func (b *bench) decodeGrid() {
-	engines := []string{"", "host=8ms", "host=3ms", "graphs=off launch=9us", "graphs=off launch=14us", "reduce=60us"}
+	engines := []string{"", "host=8ms", "host=4ms", "graphs=off launch=9us", "graphs=off launch=14us", "reduce=60us"}
 	machines := []decodePoint{
 		{"h100", "Llama-3.2-1B", "bf16", 1, ""},
 		{"h100", "Llama-3.1-8B", "bf16", 1, ""},
@@ -95,22 +95,26 @@ func (b *bench) decodeGrid() {
 		{"l40s", "Qwen2.5-7B", "awq", 1, ""},
 		{"h100", "Llama-3.1-70B", "fp8", 2, ""},
 		{"h100", "Llama-3.1-8B", "fp8", 4, ""},
+		{"h200", "gpt-oss-120b", "mxfp4", 1, "correlation=0.3"},
+		{"b200", "Llama-3.1-70B", "fp8", 2, ""},
+		{"l4", "Qwen2.5-0.5B", "bf16", 1, ""},
+		{"h200", "Qwen3-235B-A22B", "fp8", 4, "ep=on"},
 	}
-	batches, noise := []int{1, 8, 32, 192}, 0.02
+	batches, noise := []int{1, 8, 20, 192}, 0.02
 	if b.holdout {
-		engines = []string{"", "host=4ms", "host=12ms", "graphs=off launch=11us", "graphs=off launch=7us", "reduce=25us", "speculate=3 accept=0.7"}
+		engines = []string{"", "host=5ms", "host=2ms", "graphs=off launch=12us", "graphs=off launch=8us", "reduce=35us", "speculate=2 accept=0.8"}
 		machines = []decodePoint{
-			{"h100", "Mistral-7B", "fp8", 1, ""},
-			{"a100", "Llama-2-13B", "bf16", 1, ""},
-			{"h200", "Qwen3-32B", "bf16", 2, ""},
-			{"h100", "Qwen3-30B-A3B", "fp8", 1, "skew=1.2"},
-			{"h200", "gpt-oss-120b", "mxfp4", 1, "correlation=0.3"},
-			{"h100", "Llama-3.2-3B", "bf16", 1, ""},
-			{"b200", "Llama-3.1-70B", "fp8", 2, ""},
-			{"l4", "Qwen2.5-0.5B", "bf16", 1, ""},
-			{"h200", "Qwen3-235B-A22B", "fp8", 4, "ep=on"},
+			{"h100", "Qwen2.5-7B", "fp8", 1, ""},
+			{"a100", "Qwen3-8B", "bf16", 1, ""},
+			{"h200", "Qwen2.5-72B", "fp8", 2, ""},
+			{"b200", "Qwen3-30B-A3B", "fp8", 1, "skew=0.6"},
+			{"h100", "gpt-oss-20b", "mxfp4", 1, "correlation=0.2"},
+			{"l40s", "Llama-3.2-3B", "bf16", 1, ""},
+			{"h100", "Qwen3-32B", "fp8", 2, ""},
+			{"h200", "Mixtral-8x7B", "bf16", 2, ""},
+			{"h200", "DeepSeek-V3", "fp8", 8, "ep=on"},
 		}
-		batches, noise = []int{3, 20, 80, 128}, 0.03
+		batches, noise = []int{4, 28, 60, 160}, 0.03
 	}
 	var all score
 	n := 0

@@ -16,7 +16,7 @@ import (
 func (b *bench) coverage() {
 	parts, rates := []float64{0.1, 0.3, 0.6}, []string{"rate=6 arrivals=poisson", "streams=24"}
 	if b.holdout {
-		parts, rates = []float64{0.12, 0.4, 0.7}, []string{"rate=9 arrivals=poisson", "streams=50"}
+		parts, rates = []float64{0.2, 0.5, 0.75}, []string{"rate=15 arrivals=poisson", "streams=33"}
 	}
 	runs, near, leaks := 0, 0, []string{}
 	for _, seed := range b.seeds() {
@@ -102,7 +102,7 @@ func batchOff(p *point) float64 {
 func (b *bench) stragglers() {
 	slower, models, noise := []int{10, 20, 30, 50}, []string{"Llama-3.1-70B", "Llama-3.1-8B"}, 0.02
 	if b.holdout {
-		slower, models, noise = []int{11, 15, 27, 45}, []string{"Qwen2.5-32B", "Qwen3-32B"}, 0.03
+		slower, models, noise = []int{13, 18, 33, 48}, []string{"Qwen2.5-72B", "Qwen3-8B"}, 0.03
 	}
 	runs, named, cells, cellsNamed, high, other := 0, 0, 0, 0, 0, 0
 	var missed []string
@@ -181,7 +181,7 @@ func (b *bench) equalRanks(noise float64) {
 func (b *bench) bandwidth() {
 	losses, models := []int{0, 5, 10, 20}, []string{"Llama-3.1-8B bf16", "Llama-3.1-8B fp8"}
 	if b.holdout {
-		losses, models = []int{0, 6, 13, 22}, []string{"Mistral-7B bf16", "Qwen2.5-7B bf16"}
+		losses, models = []int{0, 8, 14, 24}, []string{"Qwen3-8B bf16", "Llama-2-7B bf16"}
 	}
 	told, all, falsely, healthy, moved := 0, 0, 0, 0, 0.0
 	var figures []string

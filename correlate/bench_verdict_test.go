@@ -38,7 +38,7 @@ func newBench(t *testing.T) *bench {
 func (b *bench) seeds() []uint64 {
 	switch {
 	case b.holdout:
-		return []uint64{70001, 70002, 70003}
+		return []uint64{50001, 50002, 50003}
 	case b.full:
 		return []uint64{5, 6, 7}
 	}

@@ -291,22 +291,28 @@ func capWork(in *Input, v *Verdict) {
 
 // capWaits holds down what is said of a cell that waits little more than it works at a roof: it would turn over with the
 // error of what is achievable. Roofs are told from each other by the same margin; and where kernels that run below the
-// achievable, on SMs that they do not all fill, would make the time at the roofs as long as the wait, it is no more than a
-// hint.
+// achievable, at one roof after the other and on SMs that they do not all fill, would make the time at the roofs as long as
+// the wait, it is no more than a hint. Collectives that take their own time are no wait.
 func capWaits(in *Input, v *Verdict) {
 	w := waits(v)
 	if w <= 0 {
 		return
 	}
-	roof, reach := v.Shares.Memory+v.Shares.Compute, latencyLine
+	reach := latencyLine
 	if longKernels(in.Model) {
 		reach = decodeReach
 	}
+	roof := v.Shares.Memory + v.Shares.Compute
+	most := min((v.D+v.C)/reach, v.Roof.High)
+	own := w
+	if v.Label != timeline.Host {
+		own -= commPart(in)
+	}
 	why := fmt.Sprintf("the roofs hold %.0f %% of the time, nearly as much as what the label names", 100*roof)
 	switch {
-	case w < min(roof/reach, v.Roof.High):
+	case own < most:
 		v.cap(timeline.Low, why)
-	case w-roof < roofMargin:
+	case own-roof < roofMargin:
 		v.cap(timeline.Medium, why)
 	}
 }

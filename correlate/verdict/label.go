@@ -96,8 +96,11 @@ func waitRung(in *Input, p part, sh timeline.Shares, v *Verdict) (rung, bool) {
 		if s, ok := straggler(in.Ranks, in.Windows); ok {
 			v.Rank = s.uuid
 			if s.wait >= waitsLikely && p.d < 1-waitsLikely {
-				why := fmt.Sprintf("the other ranks wait %.0f %% of the time for one", 100*s.wait)
-				return rung{label: timeline.Communication, reason: why, ceiling: timeline.High}, true
+				r := rung{label: timeline.Communication, reason: fmt.Sprintf("the other ranks wait %.0f %% of the time for one", 100*s.wait), ceiling: timeline.High}
+				if s.wait < max(p.d, p.c) || p.hasG && s.wait < sh.Host {
+					r.ceiling, r.why = timeline.Low, "the ranks wait for less of the time than something else takes"
+				}
+				return r, true
 			}
 		}
 	}
@@ -247,16 +250,19 @@ func unexplained(in *Input, p part) bool {
 	return in.Parallel > 1 && 1-p.d-expectedComm(in) > waitsLikely
 }
 
-// expectedComm is the part of the cell that the all-reduces of its steps take at least, from layers, hidden size and
+// expectedComm is the part of the cell that the all-reduces of its steps take at least.
+func expectedComm(in *Input) float64 { return leastReduce * commPart(in) }
+
+// commPart is the part of the cell that the all-reduces of its steps take by the model, from layers, hidden size and
 // degree. Zero if the work is not known.
-func expectedComm(in *Input) float64 {
+func commPart(in *Input) float64 {
 	steps, ok := stepsOf(&in.Work)
 	w := &in.Work
-	if in.Model == nil || !ok || !w.Decode.OK() || in.CellS <= 0 {
+	if in.Parallel < 2 || in.Model == nil || !ok || !w.Decode.OK() || in.CellS <= 0 {
 		return 0
 	}
 	c := in.Model.Cost(roofline.Step{Decode: w.Decode.Value / steps, Prompt: w.Prompt.Value / steps}, roofline.Rates{})
-	return clip(leastReduce * c.FixedS * steps / in.CellS)
+	return clip(c.FixedS * steps / in.CellS)
 }
 
 // leastReduce is what an all-reduce takes at least of the time that the model has for it, which is that of a library's

@@ -90,8 +90,8 @@ func longKernels(m *roofline.Model) bool {
 	return expert/productsPerPart >= latenciesCover*inFlight
 }
 
-// activationPart is the part of the traffic that activations may be: kernels between the products move them, at neither
-// roof or at one. L2 absorbs those of a few hundred tokens.
+// activationPart is the part of the traffic that activations and logits may be: kernels between and after the products
+// move them, at neither roof or at one. L2 absorbs the activations of a few hundred tokens.
 func activationPart(in *Input) float64 {
 	steps, ok := stepsOf(&in.Work)
 	w := &in.Work
@@ -99,10 +99,10 @@ func activationPart(in *Input) float64 {
 		return 0
 	}
 	tokens := (w.Decode.Value + w.Prompt.Value) / steps
-	if tokens <= absorbedTokens {
-		return 0
+	own := samplingPasses * 4 * float64(in.Model.Spec().Vocab) * w.Decode.Value / steps // 32-bit logits
+	if tokens > absorbedTokens {
+		own += in.Model.ActivationBytes(tokens)
 	}
-	own := in.Model.ActivationBytes(tokens)
 	least, _ := in.Model.WeightBytes(tokens)
 	if w.Context.OK() && w.Running.OK() && w.Running.Value > 0 {
 		least += w.Running.Value * in.Model.KVReadBytes(w.Context.Value/w.Running.Value)
@@ -112,3 +112,6 @@ func activationPart(in *Input) float64 {
 
 // absorbedTokens of a step leave activations that L2 holds.
 const absorbedTokens = 256
+
+// samplingPasses over the logits: to scale, to rank and to normalise them, and to draw.
+const samplingPasses = 4
