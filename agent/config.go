@@ -232,8 +232,13 @@ func (c *Config) validateTargets() error {
 		} else if err := CheckURL(t.EngineURL); err != nil {
 			errs = append(errs, fmt.Errorf("targets[%d].engine_url: %w", i, err))
 		}
-		if t.TP < 0 {
-			errs = append(errs, fmt.Errorf("targets[%d].tp: %d is negative", i, t.TP))
+		for _, degree := range []struct {
+			name string
+			n    int
+		}{{"tp", t.TP}, {"pp", t.PP}, {"dp", t.DP}} {
+			if degree.n < 0 {
+				errs = append(errs, fmt.Errorf("targets[%d].%s: %d is negative", i, degree.name, degree.n))
+			}
 		}
 		errs = append(errs, knownDType(fmt.Sprintf("targets[%d].dtype", i), t.DType), knownDType(fmt.Sprintf("targets[%d].kv_dtype", i), t.KVDType))
 	}

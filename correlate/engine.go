@@ -334,8 +334,8 @@ func (e *Engine) gpusOf(t *target, dst []int) []int {
 
 // modelOf returns the byte model of a target, or nil where model, format or GPU is not known.
 func (e *Engine) modelOf(t *target) *roofline.Model {
-	if len(t.gpus) == 0 || t.spec.Model == "" || t.spec.DType == "" || !e.gpus[t.gpus[0]].known {
-		return nil
+	if len(t.gpus) == 0 || t.spec.Model == "" || t.spec.DType == "" || !e.gpus[t.gpus[0]].known || t.pieces() > 1 {
+		return nil // how stages and copies share steps is not modelled
 	}
 	spec, err := hardware.LookupModel(t.spec.Model)
 	if err != nil {

@@ -19,6 +19,7 @@ func (e *Engine) judged(c *Cell, t *target, pooled *sums, broken bool) verdict.I
 		DRAM: c.fraction(timeline.DRAMUtil), Tensor: c.fraction(timeline.TensorUtil),
 		SM: c.fraction(timeline.SMUtil), Graphics: c.fraction(timeline.GraphicsUtil),
 		AllowForeign: e.cfg.AllowForeign, Coverage: c.Coverage, Model: t.model, Parallel: t.parallel(),
+		Pipeline: t.spec.PP, Replicas: t.spec.DP,
 		Rho: timeline.Absent("no byte model"), Preempted: c.Preemptions.Value,
 		Coalesced: t.now.events > 0 && float64(t.now.coalesced) > coalescedPart*float64(t.now.events),
 	}
@@ -158,7 +159,7 @@ func (e *Engine) device(c *Cell, t *target, pooled *sums) verdict.Device {
 
 // ranks lists the GPUs of a group that shares its steps.
 func ranks(c *Cell, t *target) []verdict.Rank {
-	if t.parallel() < 2 || len(c.PerGPU) < 2 {
+	if t.parallel() < 2 && t.spec.DP < 2 || len(c.PerGPU) < 2 {
 		return nil
 	}
 	out := make([]verdict.Rank, len(c.PerGPU))
@@ -170,7 +171,7 @@ func ranks(c *Cell, t *target) []verdict.Rank {
 			}
 			return timeline.Absent(verdict.ReasonNoCounters)
 		}
-		out[i] = verdict.Rank{UUID: p.UUID, SM: one(timeline.SMUtil), Clock: one(timeline.SMClock), Power: one(timeline.Power)}
+		out[i] = verdict.Rank{UUID: p.UUID, DRAM: one(timeline.DRAMUtil), SM: one(timeline.SMUtil), Clock: one(timeline.SMClock), Power: one(timeline.Power)}
 	}
 	return out
 }
@@ -185,6 +186,9 @@ const (
 // modelled fills in the ratio of measured to modelled traffic, and its band, and returns the modelled traffic.
 func modelled(c *Cell, t *target, in *verdict.Input) timeline.Measure {
 	if t.model == nil {
+		if t.pieces() > 1 {
+			return timeline.Absent("the byte model knows no pipelines or copies in lockstep")
+		}
 		return timeline.Absent("model, number format or gpu is not known")
 	}
 	st, n, ok := step(c)

@@ -41,8 +41,11 @@ func (t *target) parallel() int {
 	if t.spec.TP > 0 {
 		return t.spec.TP
 	}
-	return max(1, len(t.gpus))
+	return max(1, len(t.gpus)/t.pieces())
 }
+
+// pieces is into how many groups of the tensor-parallel degree the GPUs fall: stages of a pipeline, and copies.
+func (t *target) pieces() int { return max(1, t.spec.PP) * max(1, t.spec.DP) }
 
 // likeCells is the run of cells with one label that the newest cell belongs to.
 type likeCells struct {

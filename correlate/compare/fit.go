@@ -48,9 +48,10 @@ func (m *moments) means() (x [axes]float64, y float64) {
 }
 
 // The prior on a slope counts as so many cells that lie so far from the mean. Where batch and context hardly vary, as in
-// a closed loop, they tell no slope, and that of the byte model stands.
+// a closed loop, or only together, as in a backlog, they do not tell their slopes, and those of the byte model stand.
 const (
 	priorCells  = 4
+	priorPart   = 0.25 // and this part of the cells there are
 	priorSpread = 0.05 // of the axis's mean
 )
 
@@ -61,7 +62,7 @@ func (m *moments) slopes(prior [axes]float64) [axes]float64 {
 	var b [axes]float64
 	for i := range axes {
 		scale := priorSpread * mean[i]
-		ridge := priorCells * scale * scale
+		ridge := (priorCells + priorPart*m.n) * scale * scale
 		for j := range axes {
 			a[i][j] = m.xx[i][j] - m.n*mean[i]*mean[j]
 		}

@@ -312,6 +312,8 @@ func (t *Tally) device(uuid string) (hardware.GPU, error) {
 // unnamed says what is not known of the model by name.
 func (t *Tally) unnamed() string {
 	switch f := t.facts.Target; {
+	case f.PP > 1 || f.DP > 1:
+		return "the byte model knows no pipelines or copies in lockstep"
 	case f.Model == "" && f.DType == "":
 		return "neither model nor number format is known"
 	case f.Model == "":

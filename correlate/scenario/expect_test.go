@@ -20,8 +20,8 @@ func holds(l timeline.Label, tl *scenario.Timeline, tr *scenario.Truth) bool {
 		return s.Memory >= most
 	case timeline.Compute:
 		return s.Compute >= most
-	case timeline.Balanced: // one kind of work, of which either roof limits a good part
-		return tr.PromptTokens == 0 && s.Memory+s.Compute >= 0.75 && max(s.Memory, s.Compute) < most
+	case timeline.Balanced: // one kind of work near the ridge: whichever roof limits a kernel, the other is not far
+		return tr.PromptTokens == 0 && s.Memory+s.Compute >= 0.75 && min(tr.DRAMUtil, tr.TensorUtil) >= 0.55
 	case timeline.Mixed:
 		return tr.PromptTokens > 0 && tr.MeanBatch > 1 && max(s.Memory, s.Compute, s.Host, s.Launch, s.Other) < most
 	case timeline.Host:
@@ -76,7 +76,7 @@ func overlays(o timeline.Overlay, tl *scenario.Timeline, ph scenario.Phase, tr *
 	case timeline.NoisyNeighbour:
 		return inForce(tl, scenario.Neighbour, ph) && tr.TPOT > before.TPOT*23/20
 	case timeline.CommOrStraggler:
-		return tr.Waits > 0.1 && before.Waits < 0.05
+		return tr.Waits > 0.1 && before.Waits < 0.05 || tr.Communication > 0.3 && tr.Communication > 1.5*before.Communication
 	}
 	return false
 }

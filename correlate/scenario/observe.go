@@ -253,6 +253,9 @@ func (o *observer) gauges(gpu int) {
 		s.Put(timeline.PowerLimit, st.LimitWatts)
 		s.Put(timeline.MemUsed, st.MemUsedBytes)
 		s.Put(timeline.Temperature, st.Celsius)
+		if before := t - time.Second; before >= 0 {
+			s.Put(timeline.GPUDuty, (o.totals(gpu, t).of(timeline.GraphicsUtil)-o.totals(gpu, before).of(timeline.GraphicsUtil))/time.Second.Seconds())
+		}
 		cumulative := []timeline.Counter{timeline.Energy, timeline.ThrottlePower, timeline.ThrottleSWThermal}
 		if o.tl.HasNVLink(gpu) {
 			cumulative = append(cumulative, timeline.NVLinkTx, timeline.NVLinkRx)

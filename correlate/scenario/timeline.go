@@ -270,6 +270,12 @@ func (tl *Timeline) Targets() []timeline.Target {
 	var list []timeline.Target
 	for _, t := range tl.scenario.Targets {
 		d := timeline.Target{Name: t.Name, Model: t.Model.Name, DType: t.DType.Name, KVDType: t.KVDType.Name, TP: t.TP}
+		if t.PP > 1 {
+			d.PP = t.PP
+		}
+		if t.DP > 1 {
+			d.DP = t.DP
+		}
 		for _, g := range t.GPUs {
 			d.GPUs = append(d.GPUs, tl.scenario.uuid(g))
 		}

@@ -284,6 +284,7 @@ func TestHistoryKeepsTheNewest(t *testing.T) {
 		t.Errorf("%d kept after a reset", h.Len())
 	}
 }
+
 // TestResamplesWithoutAFitAreLeftOut gives loads that vary in a few stretches alone, which a resample may miss altogether.
 func TestResamplesWithoutAFitAreLeftOut(t *testing.T) {
 	for seed := range uint64(40) {

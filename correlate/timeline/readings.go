@@ -11,7 +11,9 @@ type Target struct {
 	Model     string   `json:"model,omitempty" yaml:"model,omitempty"`
 	DType     string   `json:"dtype,omitempty" yaml:"dtype,omitempty"`
 	KVDType   string   `json:"kv_dtype,omitempty" yaml:"kv_dtype,omitempty"`
-	TP        int      `json:"tp,omitempty" yaml:"tp,omitempty"`
+	TP        int      `json:"tp,omitempty" yaml:"tp,omitempty"` // tensor-parallel degree
+	PP        int      `json:"pp,omitempty" yaml:"pp,omitempty"` // pipeline-parallel degree: stages
+	DP        int      `json:"dp,omitempty" yaml:"dp,omitempty"` // data-parallel degree: copies that step together
 }
 
 // EngineCounter names one thing an engine tells of itself.

@@ -65,7 +65,7 @@ func ladder(in *Input, p part, at point, v *Verdict) rung {
 		return rung{timeline.Compute, atRoof("tensor cores", p.c, in.Eta.TensorOrigin), timeline.Medium, "tensor activity is below its sure threshold"}
 	case p.d >= bothRoofs && p.c >= bothRoofs:
 		return rung{label: timeline.Balanced, reason: "both roofs above 60 %", ceiling: timeline.High}
-	case p.hasS && p.s >= busySM:
+	case p.hasS && p.s >= busySM && p.d < bothRoofs && p.c < bothRoofs:
 		return rung{label: timeline.Busy, reason: fmt.Sprintf("SMs at %.0f %%, both roofs below 60 %%", 100*p.s), ceiling: timeline.High}
 	}
 	return rung{label: timeline.Undetermined, reason: ReasonNoShare}

@@ -25,7 +25,7 @@ func overlays(in *Input, v *Verdict) []timeline.Overlay {
 		out = append(out, timeline.Throttled)
 	}
 	w := in.Work
-	if v.OK() && v.Mixed && w.Prompt.OK() && w.Decode.OK() && w.Decode.Value > 0 {
+	if v.Placed() && v.Mixed && w.Prompt.OK() && w.Decode.OK() && w.Decode.Value > 0 {
 		out = append(out, timeline.PrefillInterference)
 	}
 	if in.Preempted >= 0.5 {
@@ -34,7 +34,7 @@ func overlays(in *Input, v *Verdict) []timeline.Overlay {
 	if in.Foreign {
 		out = append(out, timeline.NoisyNeighbour)
 	}
-	if v.OK() && v.Label != timeline.Communication && in.Parallel > 1 && 1-v.D-expectedComm(in) > waitsLikely {
+	if v.Placed() && v.Label != timeline.Communication && in.Parallel > 1 && 1-v.D-expectedComm(in) > waitsLikely {
 		out = append(out, timeline.CommOrStraggler)
 	}
 	return out
