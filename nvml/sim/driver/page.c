@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,13 +100,15 @@ int gpu_read(handle h, block *b)
 	uint64_t before;
 	if (gpu < 0)
 		return page ? INVALID_ARGUMENT : UNINITIALIZED;
-	do {
+	for (;;) {
 		before = load(first + GPU_SEQ);
 		for (int i = 0; i < PAGE_BLOCK_WORDS; i++)
 			b->word[i] = load(first + i);
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
-	} while (before % 2 || before != load(first + GPU_SEQ));
-	return OK;
+		if (before % 2 == 0 && before == load(first + GPU_SEQ))
+			return OK;
+		sched_yield(); /* the writer may wait for this core */
+	}
 }
 
 /* The wait ends early when the word is set back, so that a hang can be ended from outside. */
