@@ -370,3 +370,27 @@ func sampleAround(t *testing.T, d time.Duration, set func(f *fake)) (*surveyed, 
 	err := s.Run(ctx, r)
 	return r, s.Stats(), err
 }
+
+func TestThrottleTimeThatWasMissingForAWhileIsStillTrusted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const c = timeline.ThrottleHWThermal
+		r, _, err := sample(t, nvml.DefaultConfig(), 20*time.Second, func(f *fake) {
+			f.alter = func(r *nvml.Reading) {
+				if !r.Has.Has(c) {
+					return
+				}
+				at := time.Since(f.clock.start)
+				r.Put(c, 0.9*at.Seconds())
+				if at > 5*time.Second && at < 15*time.Second {
+					r.Fail(c, nvml.ErrDriver)
+				}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"ok", "stale", "ok"}, r.statesOf(c)); diff != "" {
+			t.Errorf("states (-want +have):\n%s", diff)
+		}
+	})
+}

@@ -28,7 +28,7 @@ type trust struct {
 	busy, zeros int
 	limit       float64 // W, enforced
 	last        [timeline.NumCounters]float64
-	at          timeline.Instant
+	at          [timeline.NumCounters]timeline.Instant // of last
 	bad         timeline.CounterSet
 
 	moves        uint64 // changes of clocks and power
@@ -49,22 +49,19 @@ func (t *trust) check(r *Reading, at timeline.Instant) {
 	if r.Has&throttleTimes == 0 {
 		return
 	}
-	passed := at.Sub(t.at)
-	judge := !t.at.IsZero()
 	for c := timeline.ThrottlePower; c <= timeline.ThrottleSyncBoost; c++ {
 		if !r.Has.Has(c) {
 			continue
 		}
-		grown := r.Value[c] - t.last[c]
-		if judge && (grown < 0 || grown > growthLimit*max(passed, growthFloor).Seconds()) {
+		grown, passed := r.Value[c]-t.last[c], max(at.Sub(t.at[c]), growthFloor).Seconds()
+		if !t.at[c].IsZero() && (grown < 0 || grown > growthLimit*passed) {
 			t.bad |= timeline.Set(c)
 		}
-		t.last[c] = r.Value[c]
+		t.last[c], t.at[c] = r.Value[c], at
 		if t.bad.Has(c) {
 			r.Fail(c, errUntrusted)
 		}
 	}
-	t.at = at
 }
 
 // watch takes note of duty, power and clocks.

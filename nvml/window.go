@@ -296,12 +296,11 @@ func (t *tiles) begin(slot int, at timeline.Instant) {
 
 // free returns a slot that holds nothing that is needed.
 func (t *tiles) free(base int) int {
-	for slot := range Slots {
-		if slot != base && slot != t.far[0].slot && slot != t.far[1].slot {
-			return slot
-		}
+	slot := 0 // at most three of them are held
+	for slot == base || slot == t.far[0].slot || slot == t.far[1].slot {
+		slot++
 	}
-	return 1 - base // cannot be: there is one slot more than is held
+	return slot
 }
 
 // length returns how long the stretch is that here covers, which starts at the end of the base, and how much of that the
