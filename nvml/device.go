@@ -51,6 +51,8 @@ type Happening struct {
 type Watcher interface {
 	// Await waits for the next happening, but not longer than d; false if there was none.
 	Await(d time.Duration) (Happening, bool, error)
+	// Tells returns why the driver tells no errors of the device at that position; nil if it does.
+	Tells(device int) error
 	// Changed reports whether the driver lists other devices than Devices did, and what is different.
 	Changed() (string, bool)
 }

@@ -21,6 +21,7 @@ type device struct {
 	fields   batch
 	health   batch
 	peers    [driver.NVLINK_MAX_LINKS]string // bus id of the other end of each link
+	mute     error                           // why the driver tells no errors of it
 
 	slots   [nvml.Slots]driver.GpmSample
 	taken   [nvml.Slots]bool // the buffer exists

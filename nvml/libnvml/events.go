@@ -54,17 +54,28 @@ func (l *Library) listen(count int) {
 	}
 	l.events.set = set
 	for _, d := range l.devices {
-		if d.parent != nil {
-			continue
-		}
-		types, ret := d.handle.GetSupportedEventTypes()
-		if ret != driver.SUCCESS || types&wanted == 0 {
-			continue
-		}
-		if err := outcome("register events", d.handle.RegisterEvents(types&wanted, set)); err != nil {
-			l.events.why = err // the others may still tell
+		d.mute = d.register(set) // the others may still tell
+	}
+}
+
+// register asks the driver to tell the device's events, and returns why it will not tell its errors.
+func (d *device) register(set driver.EventSet) error {
+	if d.parent != nil {
+		return fmt.Errorf("events are of the device, not of an instance: %w", nvml.ErrNotSupported)
+	}
+	types, ret := d.handle.GetSupportedEventTypes()
+	if err := outcome("read types of events", ret); err != nil {
+		return err
+	}
+	if types &= wanted; types != 0 {
+		if err := outcome("register events", d.handle.RegisterEvents(types, set)); err != nil {
+			return err
 		}
 	}
+	if types&driver.EventTypeXidCriticalError == 0 {
+		return fmt.Errorf("the device tells no errors: %w", nvml.ErrNotSupported)
+	}
+	return nil
 }
 
 // deafen frees the set of events.
@@ -92,6 +103,9 @@ func (l *Library) Await(d time.Duration) (nvml.Happening, bool, error) {
 	}
 	return l.happening(e), true, nil
 }
+
+// Tells returns why the driver tells no errors of a device.
+func (l *Library) Tells(device int) error { return l.devices[device].mute }
 
 func (l *Library) happening(e driver.EventData) nvml.Happening {
 	h := nvml.Happening{Device: timeline.NoGPU, Kind: timeline.EventGPUFault, Detail: faultNames[e.EventType]}

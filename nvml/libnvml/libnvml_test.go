@@ -312,8 +312,14 @@ func TestInChild(t *testing.T) {
 		return
 	}
 	lib, devices := open(t)
-	if omit == "OMIT_LINK_FIELDS" {
+	switch omit {
+	case "OMIT_LINK_FIELDS":
 		linksFromWindows(t, devices[1])
+		return
+	case "OMIT_EVENTS":
+		if one, other := lib.Tells(0), lib.Tells(1); one != nil || !errors.Is(other, nvml.ErrNoPermission) {
+			t.Errorf("tells errors: %v and %v, want those of the first device alone", one, other)
+		}
 		return
 	}
 	var r nvml.Reading
@@ -352,7 +358,7 @@ func TestOlderDrivers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, omit := range []string{"OMIT_GPM", "OMIT_EVENT_REASONS", "OMIT_COUNT", "OMIT_LINK_FIELDS"} {
+	for _, omit := range []string{"OMIT_GPM", "OMIT_EVENT_REASONS", "OMIT_COUNT", "OMIT_LINK_FIELDS", "OMIT_EVENTS"} {
 		t.Run(omit, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestInChild$", "-test.v")
 			cmd.Env = append(os.Environ(), childVar+"="+omit)

@@ -5,6 +5,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -147,7 +148,7 @@ func (f *fleet) sample(ctx context.Context, sink timeline.GPUSink, bursts <-chan
 func (f *fleet) watch(ctx context.Context, sink timeline.GPUSink, changed chan<- string) {
 	w, ok := f.lib.(nvml.Watcher)
 	if !ok {
-		f.setWatched(fmt.Errorf("the library tells no events: %w", nvml.ErrNotSupported))
+		f.setWatched(func(int) error { return fmt.Errorf("the library tells no events: %w", nvml.ErrNotSupported) })
 		return
 	}
 	look := f.now().Add(changePeriod)
@@ -155,8 +156,8 @@ func (f *fleet) watch(ctx context.Context, sink timeline.GPUSink, changed chan<-
 	for ctx.Err() == nil {
 		h, happened, err := w.Await(awaitStep)
 		if !told || (err != nil) != failed {
-			f.setWatched(err)
 			told, failed = true, err != nil
+			f.setWatched(func(gpu int) error { return cmp.Or(err, w.Tells(gpu)) })
 		}
 		why, other := "", false
 		switch {
@@ -177,14 +178,10 @@ func (f *fleet) watch(ctx context.Context, sink timeline.GPUSink, changed chan<-
 	}
 }
 
-// setWatched says of every GPU whether its errors are told. The driver tells those of a device, not of its instances.
-func (f *fleet) setWatched(err error) {
+// setWatched says of every GPU whether its errors are told, and why not.
+func (f *fleet) setWatched(why func(gpu int) error) {
 	for i, s := range f.samplers {
-		if f.gpus[i].ParentUUID != "" && err == nil {
-			s.Watched(fmt.Errorf("events are of the device, not of an instance: %w", nvml.ErrNotSupported))
-			continue
-		}
-		s.Watched(err)
+		s.Watched(why(i))
 	}
 }
 

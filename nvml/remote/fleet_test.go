@@ -81,6 +81,20 @@ func TestLibraryWithoutEventsSaysSo(t *testing.T) {
 	})
 }
 
+func TestErrorsOfADeviceThatTellsNoneAreNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := local(t, 5*time.Second, func(l *sim.Library) nvml.Library { return refusing{l} }, nil)
+		if diff := cmp.Diff([]string{"no_permission"}, r.statesOf(0, timeline.Xids)); diff != "" || len(r.windows(0, timeline.Xids)) > 0 {
+			t.Errorf("states (-want +have):\n%s", diff)
+		}
+	})
+}
+
+// refusing is a library that tells events, but not those of a device.
+type refusing struct{ *sim.Library }
+
+func (refusing) Tells(int) error { return nvml.ErrNoPermission }
+
 func TestBurstOfALocalSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := local(t, 10*time.Second, func(l *sim.Library) nvml.Library { return l }, func(l *Local) {

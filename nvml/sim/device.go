@@ -60,6 +60,14 @@ func (l *Library) Await(d time.Duration) (nvml.Happening, bool, error) {
 	}
 }
 
+// Tells returns an error for an instance: the driver tells the errors of a device alone.
+func (l *Library) Tells(device int) error {
+	if l.meter.world.GPUs()[device].ParentUUID != "" {
+		return fmt.Errorf("events are of the device, not of an instance: %w", nvml.ErrNotSupported)
+	}
+	return nil
+}
+
 // SetChanged makes the driver list other GPUs from here on, for that reason; none if it is empty.
 func (l *Library) SetChanged(why string) {
 	l.mu.Lock()

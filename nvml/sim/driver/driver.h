@@ -6,7 +6,7 @@
  *   gcc -std=c11 -O2 -Wall -Wextra -Werror -fPIC -shared -Wl,-soname,libnvidia-ml.so.1 -o libnvidia-ml.so.1 *.c -lm
  * With -DBRANCH=535 it has only the functions that a driver of that branch has (which fields and metrics there are follows
  * from the version that the page tells). With -DOMIT_GPM, -DOMIT_EVENT_REASONS or -DOMIT_COUNT it lacks functions for good, and
- * with -DOMIT_LINK_FIELDS the bytes over NVLink.
+ * with -DOMIT_LINK_FIELDS the bytes over NVLink. With -DOMIT_EVENTS it refuses to tell the events of its second device.
  *
  * Names, codes and struct shapes are the interface that programs for NVML are built against; the declarations here are
  * written for this library. Where the real one differs: nvmlShutdown refuses with "in use" while snapshots or sets of events

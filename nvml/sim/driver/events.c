@@ -56,6 +56,10 @@ API int nvmlDeviceRegisterEvents(handle h, unsigned long long types, event_set s
 		return INVALID_ARGUMENT;
 	if (types & ~(unsigned long long)EVENT_KNOWN)
 		return NOT_SUPPORTED;
+#ifdef OMIT_EVENTS
+	if (gpu_of(h) == 1)
+		return NO_PERMISSION;
+#endif
 	set->types[gpu_of(h)] |= types;
 	return OK;
 }
