@@ -16,9 +16,9 @@ import (
 
 func TestHelperThatLeaksEndsInOrderAndSaysSo(t *testing.T) {
 	for name, c := range map[string]struct {
-		grows uint64 // MiB a second
-		ended bool
-	}{"one that leaks": {4, true}, "one that does not": {0, false}} {
+		holds, grows uint64 // MiB, and MiB a second
+		ended        bool
+	}{"one that leaks": {20, 4, true}, "one that does not": {20, 0, false}, "one that holds much": {400, 1, false}, "one that holds much and leaks": {270, 6, true}} {
 		synctest.Test(t, func(t *testing.T) {
 			start := time.Now()
 			now := func() timeline.Instant { return timeline.Instant(time.Hour + time.Since(start)) }
@@ -29,7 +29,7 @@ func TestHelperThatLeaksEndsInOrderAndSaysSo(t *testing.T) {
 			go func() { written <- out.run() }()
 			lib := &closing{Library: sim.NewLibrary(sim.Waves{Count: 1}, sim.Options{}, now)}
 			open := func() (nvml.Library, error) { return lib, nil }
-			held := func() uint64 { return 20<<20 + uint64(time.Since(start).Seconds()*float64(c.grows<<20)) }
+			held := func() uint64 { return c.holds<<20 + uint64(time.Since(start).Seconds()*float64(c.grows<<20)) }
 			err := serve(ctx, open, nvml.DefaultConfig(), out, nil, now, held)
 			took := time.Since(start)
 			out.close()

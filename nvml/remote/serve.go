@@ -1,10 +1,13 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -108,14 +111,14 @@ func serve(ctx context.Context, open func() (nvml.Library, error), cfg nvml.Conf
 		return o.err
 	}
 	o.fleet.start(out, now())
-	beats := 0
+	beats, guard := 0, memoryGuard{read: memory}
 	err := o.fleet.run(ctx, out, bursts, func() {
 		out.putJSON(kindBeat, struct{}{})
 		if beats++; beats%2 == 0 {
 			o.fleet.report(out, now())
 		}
 		if beats%memoryBeats == 0 {
-			if err := checkMemory(memory); err != nil {
+			if err := guard.check(); err != nil {
 				cancel(err)
 			}
 		}
@@ -130,6 +133,56 @@ func serve(ctx context.Context, open func() (nvml.Library, error), cfg nvml.Conf
 		err = errors.Join(err, fmt.Errorf("close driver: %w", cerr))
 	}
 	return err
+}
+
+// maxMemory is what a helper may hold: twenty times what it needs. Libraries of drivers, and long-lived monitors on top of
+// them, have been seen to grow slowly (NVIDIA/dcgm-exporter#292, NVIDIA/gpu-operator#340), and nothing but the end of the
+// process gives that back. A helper that holds much from the start may hold memoryGrowth times that: another would too.
+const (
+	maxMemory    = 256 << 20
+	memoryGrowth = 2
+)
+
+// memoryBeats is how many beats lie between two looks at the memory.
+const memoryBeats = 10
+
+// errMemory says that the helper holds too much.
+var errMemory = errors.New("the helper holds too much memory, and is started anew: the driver's library may leak")
+
+// memoryGuard compares what the helper holds with what it held when that was first looked at.
+type memoryGuard struct {
+	read func() uint64
+	most uint64 // zero: not looked at yet
+}
+
+// check returns errMemory if the helper holds more than it may.
+func (g *memoryGuard) check() error {
+	held := g.read()
+	if g.most == 0 {
+		g.most = max(maxMemory, memoryGrowth*held)
+	}
+	if held > g.most {
+		return fmt.Errorf("%d MiB: %w", held>>20, errMemory)
+	}
+	return nil
+}
+
+// residentMemory returns what this process holds in memory (proc(5): the second number of statm, in pages), zero where that
+// is not told.
+func residentMemory() uint64 {
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	fields := bytes.Fields(text)
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseUint(string(fields[1]), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return pages * uint64(os.Getpagesize())
 }
 
 // awaitOpen waits until the driver is open. Once the end is asked for, it does not wait for long.
