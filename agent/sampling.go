@@ -73,9 +73,9 @@ func (a *Agent) cost() []exporters.Self {
 			continue
 		}
 		uuid := gpus[i].UUID
-		for tier, d := range map[string]time.Duration{tierWindow: st.Period, tierFast: st.FastPeriod, tierSlow: st.SlowPeriod} {
-			if d > 0 {
-				add(exporters.SelfSamplerPeriod, d.Seconds(), uuid, tier)
+		for _, p := range periods(st.Period, st.FastPeriod, st.SlowPeriod) {
+			if p.length > 0 {
+				add(exporters.SelfSamplerPeriod, p.length.Seconds(), uuid, p.tier)
 			}
 		}
 		add(exporters.SelfSamplerDuty, st.Duty, uuid)
@@ -84,9 +84,10 @@ func (a *Agent) cost() []exporters.Self {
 		}
 	}
 	if len(samplers) > 0 {
-		add(exporters.SelfSamplerPeriodSet, a.cfg.NVML.Period.Seconds(), tierWindow)
-		add(exporters.SelfSamplerPeriodSet, a.cfg.NVML.FastPeriod.Seconds(), tierFast)
-		add(exporters.SelfSamplerPeriodSet, a.cfg.NVML.SlowPeriod.Seconds(), tierSlow)
+		set := &a.cfg.NVML
+		for _, p := range periods(set.Period, set.FastPeriod, set.SlowPeriod) {
+			add(exporters.SelfSamplerPeriodSet, p.length.Seconds(), p.tier)
+		}
 	}
 	for call := range nvml.Call(nvml.NumCalls) {
 		for _, q := range []float64{0.5, 0.99} {
@@ -98,12 +99,16 @@ func (a *Agent) cost() []exporters.Self {
 	return list
 }
 
-// The tiers in which a GPU is read.
-const (
-	tierWindow = "window" // activity
-	tierFast   = "fast"   // clocks and what holds them
-	tierSlow   = "slow"   // all else
-)
+// period is how often one tier of a GPU is read.
+type period struct {
+	tier   string
+	length time.Duration
+}
+
+// periods names the tiers in which a GPU is read: windows of activity, clocks and what holds them, and all else.
+func periods(window, fast, slow time.Duration) [3]period {
+	return [...]period{{"window", window}, {"fast", fast}, {"slow", slow}}
+}
 
 // slowest returns the longest of the GPUs' quantiles of a call, false if none has made it.
 func slowest(samplers map[int]nvml.Stats, call nvml.Call, q float64) (time.Duration, bool) {

@@ -13,7 +13,6 @@ import (
 	"github.com/tpotscope/tpotscope/agent/host"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/exporters"
-	"github.com/tpotscope/tpotscope/nvml"
 	"github.com/tpotscope/tpotscope/nvml/remote"
 )
 
@@ -69,34 +68,23 @@ func (a *Agent) selfProbes(add func(exporters.ID, float64, ...string)) {
 
 // selfSampler reads what the samplers count of themselves.
 func (a *Agent) selfSampler(add func(exporters.ID, float64, ...string)) {
-	var stats []nvml.Stats
-	switch src := a.counters.(type) {
-	case *remote.Source:
+	if src, ok := a.counters.(*remote.Source); ok {
 		st := src.Stats()
-		stats = st.GPUs
 		add(exporters.SelfHelperRestarts, float64(st.Restarts))
 		add(exporters.SelfHelperAbandoned, float64(st.AbandonedNow))
-	case *remote.Local:
-		stats = src.Stats().GPUs
 	}
-	gpus, unread, now := a.store.GPUs(), a.unread(), a.clock.Now()
-	for i, st := range stats {
-		if a.router != nil {
-			at, ok := a.router.Position(i)
-			if !ok {
-				continue
-			}
-			i = at
+	samplers, unread, now := a.samplers(), a.unread(), a.clock.Now()
+	for i, g := range a.store.GPUs() {
+		st, ok := samplers[i]
+		if !ok {
+			continue
 		}
-		if i >= len(gpus) {
-			break
+		rate, ok := a.told.rate(i, now)
+		if !ok || slices.Contains(unread, i) {
+			rate = 0
 		}
-		if rate, ok := a.told.rate(i, now); ok && !slices.Contains(unread, i) {
-			add(exporters.SelfSamplerRate, rate, gpus[i].UUID)
-		} else {
-			add(exporters.SelfSamplerRate, 0, gpus[i].UUID)
-		}
-		add(exporters.SelfSamplerOverruns, float64(st.Missed), gpus[i].UUID)
+		add(exporters.SelfSamplerRate, rate, g.UUID)
+		add(exporters.SelfSamplerOverruns, float64(st.Missed), g.UUID)
 	}
 }
 
