@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -266,4 +268,71 @@ func (l *gpuLog) lastFault(gpu int) (timeline.Event, bool) {
 	defer l.mu.Unlock()
 	e, ok := l.faults[gpu]
 	return e, ok
+}
+
+// sayAgainAfter bounds how often one and the same loss of the helper is logged.
+const sayAgainAfter = time.Minute
+
+// helperLog is a log of the helper's losses that people can stand: the first of its kind at once, and while it repeats
+// itself once a minute with a count. The helper's own lines are for who looks for them.
+type helperLog struct {
+	slog.Handler
+	now func() timeline.Instant
+
+	mu       sync.Mutex
+	why      string
+	said     timeline.Instant
+	repeated int
+}
+
+func newHelperLog(log *slog.Logger, now func() timeline.Instant) *slog.Logger {
+	return slog.New(&helperLog{Handler: log.Handler(), now: now})
+}
+
+// Handle logs, lowers or counts one record.
+func (h *helperLog) Handle(ctx context.Context, r slog.Record) error {
+	why := ""
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "error" {
+			why = a.Value.String()
+		}
+		return true
+	})
+	if r.Level == slog.LevelInfo {
+		r.Level = slog.LevelDebug
+	}
+	if why == "" || r.Level != slog.LevelWarn {
+		return h.pass(ctx, r)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.now()
+	if why == h.why && now.Sub(h.said) < sayAgainAfter {
+		h.repeated++
+		return nil
+	}
+	if why != h.why {
+		h.repeated = 0
+	}
+	short := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	if strings.Contains(why, nvml.ErrNoLibrary.Error()) {
+		short.Message = "no NVIDIA driver here: see tpotscope doctor"
+		r.Level = slog.LevelDebug // in the driver's words
+	} else {
+		short.AddAttrs(slog.String("cause", why))
+		r.Level = slog.LevelDebug - 1 // is said already
+	}
+	if h.repeated > 0 {
+		short.AddAttrs(slog.Int("repeated", h.repeated))
+	}
+	h.why, h.said, h.repeated = why, now, 0
+	return errors.Join(h.pass(ctx, short), h.pass(ctx, r))
+}
+
+// pass hands a record on if its level is wanted.
+func (h *helperLog) pass(ctx context.Context, r slog.Record) error {
+	if !h.Enabled(ctx, r.Level) {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
 }

@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -39,7 +36,8 @@ func (a *Agent) source() (nvml.Source, error) {
 		return a.simulation(strings.TrimPrefix(n.Source, simPrefix))
 	}
 	return remote.NewSource(remote.Options{
-		Helper: n.Helper, Find: func() (string, error) { return remote.Find(a.deps.HelperDir) }, Library: n.Library, Env: a.deps.HelperEnv, Config: n.sampling(), Logger: newHelperLog(a.log, a.clock.Now), Now: a.clock.Now,
+		Helper: n.Helper, Find: func() (string, error) { return remote.Find(a.deps.HelperDir) }, Library: n.Library, Env: a.deps.HelperEnv,
+		Config: n.sampling(), Logger: newHelperLog(a.log, a.clock.Now), Now: a.clock.Now,
 	}), nil
 }
 
@@ -223,167 +221,29 @@ func (t *targets) all() []timeline.Target {
 // only returns the name of the target if there is but one, for observers that do not say which.
 func (t *targets) only() string { return t.ofUpstream("") }
 
-// sayAgainAfter bounds how often one and the same loss of the helper is logged.
-const sayAgainAfter = time.Minute
-
-// helperLog is a log of the helper's losses that people can stand: the first of its kind at once, and while it repeats
-// itself once a minute with a count. The helper's own lines are for who looks for them.
-type helperLog struct {
-	slog.Handler
-	now func() timeline.Instant
-
-	mu       sync.Mutex
-	why      string
-	said     timeline.Instant
-	repeated int
-}
-
-func newHelperLog(log *slog.Logger, now func() timeline.Instant) *slog.Logger {
-	return slog.New(&helperLog{Handler: log.Handler(), now: now})
-}
-
-// Handle logs, lowers or counts one record.
-func (h *helperLog) Handle(ctx context.Context, r slog.Record) error {
-	why := ""
-	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "error" {
-			why = a.Value.String()
-		}
-		return true
-	})
-	if r.Level == slog.LevelInfo {
-		r.Level = slog.LevelDebug
-	}
-	if why == "" || r.Level != slog.LevelWarn {
-		return h.pass(ctx, r)
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	now := h.now()
-	if why == h.why && now.Sub(h.said) < sayAgainAfter {
-		h.repeated++
-		return nil
-	}
-	if why != h.why {
-		h.repeated = 0
-	}
-	short := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
-	if strings.Contains(why, nvml.ErrNoLibrary.Error()) {
-		short.Message = "no NVIDIA driver here: see tpotscope doctor"
-		r.Level = slog.LevelDebug // in the driver's words
-	} else {
-		short.AddAttrs(slog.String("cause", why))
-		r.Level = slog.LevelDebug - 1 // is said already
-	}
-	if h.repeated > 0 {
-		short.AddAttrs(slog.Int("repeated", h.repeated))
-	}
-	h.why, h.said, h.repeated = why, now, 0
-	return errors.Join(h.pass(ctx, short), h.pass(ctx, r))
-}
-
-// pass hands a record on if its level is wanted.
-func (h *helperLog) pass(ctx context.Context, r slog.Record) error {
-	if !h.Enabled(ctx, r.Level) {
-		return nil
-	}
-	return h.Handler.Handle(ctx, r)
-}
-
 // lookAround is how often it is asked whose processes compute on the GPUs.
 const lookAround = 10 * time.Second
 
-// watchForeign says of each GPU whether a process that is not an engine's computes on it, until ctx ends. Who cannot be
-// known is not accused: engines elsewhere, in another process namespace, or hidden from this user leave it open.
-func (a *Agent) watchForeign(ctx context.Context) error {
-	ports, ok := localPorts(a.cfg.Targets)
+// watchStrangers says of each GPU whether a process that is not an engine's computes on it, until ctx ends.
+func (a *Agent) watchStrangers(ctx context.Context) error {
+	urls := make([]string, len(a.cfg.Targets))
+	for i := range a.cfg.Targets {
+		urls[i] = a.cfg.Targets[i].EngineURL
+	}
+	strangers, ok := host.NewStrangers(urls)
 	if !ok {
 		return nil
 	}
 	tick := time.NewTicker(lookAround)
 	defer tick.Stop()
-	seen := map[int]string{}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-		}
-		engines := sync.OnceValue(func() []int { return processTree(ctx, ports) }) // a look at every process of the host
-		for gpu, v := range a.store.inventories() {
-			now := computing(v)
-			if now == seen[gpu] {
-				continue
-			}
-			c := foreign(gpu, v, engines())
-			if c.State != timeline.StateUnknown || seen[gpu] != "" {
+			for _, c := range strangers.Look(ctx, a.clock.Now(), a.store.inventories()) {
 				a.store.AddCapability(c)
 			}
-			seen[gpu] = now
 		}
 	}
-}
-
-// computing says which processes compute on a GPU, whatever memory they take.
-func computing(v timeline.Inventory) string {
-	pids := make([]int, len(v.Processes))
-	for i, p := range v.Processes {
-		pids[i] = p.PID
-	}
-	slices.Sort(pids)
-	return fmt.Sprint(v.ProcessesKnown, pids)
-}
-
-// localPorts returns the ports of the engines, each once, if all of them are on this host.
-func localPorts(list []timeline.Target) ([]int, bool) {
-	var ports []int
-	for _, t := range list {
-		u, err := url.Parse(t.EngineURL)
-		if err != nil {
-			return nil, false
-		}
-		port, err := strconv.Atoi(u.Port())
-		if ip := net.ParseIP(u.Hostname()); err != nil || u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return nil, false
-		}
-		ports = append(ports, port)
-	}
-	slices.Sort(ports)
-	return slices.Compact(ports), len(ports) > 0
-}
-
-// processTree returns the processes behind the ports, or nothing if those of one are not known.
-func processTree(ctx context.Context, ports []int) []int {
-	var tree []int
-	for _, port := range ports {
-		e, err := host.Listener(ctx, host.DefaultConfig().Proc, port)
-		if err != nil {
-			return nil
-		}
-		tree = append(tree, e.Tree...)
-	}
-	return tree
-}
-
-// foreign judges the processes on a GPU by those of the engines. Only beside one of theirs is another a stranger:
-// without any, the two lists may number processes differently.
-func foreign(gpu int, v timeline.Inventory, engines []int) timeline.Capability {
-	c := timeline.Capability{GPU: gpu, Call: timeline.ForeignProcess, State: timeline.StateUnknown}
-	own, strangers := 0, 0
-	for _, p := range v.Processes {
-		if slices.Contains(engines, p.PID) {
-			own++
-		} else {
-			strangers++
-		}
-	}
-	switch {
-	case !v.ProcessesKnown || own == 0:
-	case strangers == 0:
-		c.State = timeline.StateOK
-	default:
-		c.State = timeline.StateUntrusted
-		c.Detail = fmt.Sprintf("%d of the %d processes that compute on it are not the engine's", strangers, own+strangers)
-	}
-	return c
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,69 +59,5 @@ func TestAnotherLossIsSaidAtOnce(t *testing.T) {
 	log.Error("gpu helper does not die, abandoned", slog.Int("pid", 7))
 	if n := strings.Count(out.String(), "\n"); n != 3 || !strings.Contains(out.String(), "pid=7") {
 		t.Errorf("%d lines:\n%s", n, &out)
-	}
-}
-
-func TestWhoComputesIsWhoNotHowMuch(t *testing.T) {
-	of := func(known bool, p ...timeline.GPUProcess) string {
-		return computing(timeline.Inventory{ProcessesKnown: known, Processes: p})
-	}
-	one := of(true, timeline.GPUProcess{PID: 7, MemoryBytes: 1}, timeline.GPUProcess{PID: 9})
-	if other := of(true, timeline.GPUProcess{PID: 9}, timeline.GPUProcess{PID: 7, MemoryBytes: 2}); other != one {
-		t.Errorf("%q and %q: the same processes in another order, with other memory", one, other)
-	}
-	for name, other := range map[string]string{"one gone": of(true, timeline.GPUProcess{PID: 7}), "none known": of(false)} {
-		if other == one {
-			t.Errorf("%s: still %q", name, other)
-		}
-	}
-	ports, ok := localPorts([]timeline.Target{{EngineURL: "http://127.0.0.1:9/b"}, {EngineURL: "http://localhost:8"}, {EngineURL: "http://127.0.0.1:9/a"}})
-	if !ok || !slices.Equal(ports, []int{8, 9}) {
-		t.Errorf("ports %v, %v: want each once", ports, ok)
-	}
-}
-
-func TestOnlyAStrangerBesideAnEngineIsForeign(t *testing.T) {
-	some := func(pids ...int) timeline.Inventory {
-		v := timeline.Inventory{ProcessesKnown: true}
-		for _, p := range pids {
-			v.Processes = append(v.Processes, timeline.GPUProcess{PID: p})
-		}
-		return v
-	}
-	for name, tt := range map[string]struct {
-		on   timeline.Inventory
-		want timeline.State
-	}{
-		"the engine alone":                       {some(11, 12), timeline.StateOK},
-		"the engine and another":                 {some(11, 99), timeline.StateUntrusted},
-		"another alone, maybe by another number": {some(99), timeline.StateUnknown},
-		"nobody":                                 {some(), timeline.StateUnknown},
-		"a driver that does not tell":            {timeline.Inventory{}, timeline.StateUnknown},
-	} {
-		if got := foreign(2, tt.on, []int{10, 11, 12}); got.State != tt.want || got.GPU != 2 || got.Call != timeline.ForeignProcess {
-			t.Errorf("%s: %+v, want %v", name, got, tt.want)
-		}
-	}
-}
-
-func TestLocalPorts(t *testing.T) {
-	for _, tt := range []struct {
-		url string
-		ok  bool
-	}{
-		{"http://127.0.0.1:8000", true},
-		{"http://localhost:8000", true},
-		{"http://[::1]:8000", true},
-		{"http://10.0.0.1:8000", false},
-		{"http://engine:8000", false},
-		{"http://127.0.0.1", false},
-	} {
-		if ports, ok := localPorts([]timeline.Target{{EngineURL: tt.url}}); ok != tt.ok || ok && ports[0] != 8000 {
-			t.Errorf("%s: %v, %v", tt.url, ports, ok)
-		}
-	}
-	if _, ok := localPorts(nil); ok {
-		t.Error("no engine is local")
 	}
 }
