@@ -22,7 +22,7 @@ func (d *device) Survey(call nvml.Call, v *timeline.Inventory) error {
 }
 
 // brokenProcesses are the drivers whose process list has another shape under the same name and version
-// (XuehaiPan/nvitop#88: 535.43 to 535.86 moved the fields of the third version).
+// (XuehaiPan/nvitop#89: 535.43.02 moved the fields of the third version, and 535.98 took it back).
 func brokenProcesses(version string) bool {
 	var branch, minor int
 	n, err := fmt.Sscanf(version, "%d.%d", &branch, &minor)

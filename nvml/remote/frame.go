@@ -40,7 +40,8 @@ const (
 	protocolVersion = 2
 
 	headerLen = 5
-	// maxFrame bounds what a frame may claim to be. The longest is a list of GPUs: under 400 bytes each.
+	// maxFrame bounds what a frame may claim to be. The longest are the list of GPUs, under 400 bytes each, and what is
+	// around one, under 60 bytes a process or link.
 	maxFrame = 1 << 16
 	// sampleFixed is the length of a sample's payload without its values.
 	sampleFixed = 2 + 8 + 8 + 8 + 8
@@ -84,6 +85,9 @@ func appendJSON(dst []byte, k kind, v any) ([]byte, error) {
 	payload, err := json.Marshal(v)
 	if err != nil {
 		return dst, fmt.Errorf("encode frame: %w", err)
+	}
+	if 1+len(payload) > maxFrame {
+		return dst, fmt.Errorf("encode frame: %d bytes: %w", len(payload), errFrame) // the other end would take it for garbage
 	}
 	return appendFrame(dst, k, func(b []byte) []byte { return append(b, payload...) }), nil
 }

@@ -68,6 +68,23 @@ func TestSamplesSurviveTheWireInAnyChunks(t *testing.T) {
 	}
 }
 
+func TestAFrameThatNobodyWouldTakeIsNotSent(t *testing.T) {
+	long := timeline.Event{Kind: timeline.EventGap, Detail: strings.Repeat("x", maxFrame)}
+	if b, err := appendJSON([]byte{1}, kindEvent, long); !errors.Is(err, errFrame) || len(b) != 1 {
+		t.Errorf("%d bytes, %v, want what was there before", len(b), err)
+	}
+	most := timeline.Inventory{GPU: maxGPUs, Processes: make([]timeline.GPUProcess, maxListed), NVLinks: make([]timeline.NVLink, 72)} // links: NVML 13.4 has 72
+	for i := range most.Processes {
+		most.Processes[i] = timeline.GPUProcess{PID: 1 << 22, MemoryBytes: 1 << 50}
+	}
+	for i := range most.NVLinks {
+		most.NVLinks[i] = timeline.NVLink{Link: i, Up: true, PeerBusID: "00000000:C5:00.0"}
+	}
+	if _, err := appendJSON(nil, kindInventory, most); err != nil {
+		t.Errorf("the most that is around a GPU: %v", err)
+	}
+}
+
 func TestBadStreamsAreRefusedWithAReason(t *testing.T) {
 	nan := sampleOf(0, timeline.SMUtil)
 	nan.Value[timeline.SMUtil] = math.NaN()
