@@ -35,8 +35,9 @@ const (
 
 // FromScenario makes a recording in dir of what a perfect observer would have measured of the scenario: windows of
 // activity as means over the truth, gauges and scrapes as they stood, and every token at the instant the engine emitted
-// it. Faults of the instrument, which a scenario may ask for, are not played; the note in meta.json says so. The same
-// timeline and options give the same bytes. When ctx ends, the recording holds what came before.
+// it. Where a scenario has faults of the instrument, or someone else on a GPU, the readings are those of its own
+// instruments, and what cannot be read or is withheld is told as an agent tells it. The same timeline and options give the
+// same bytes. When ctx ends, the recording holds what came before.
 func FromScenario(ctx context.Context, tl *scenario.Timeline, dir string, o ScenarioOptions) error {
 	if o.Start.IsZero() {
 		o.Start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -50,7 +51,7 @@ func FromScenario(ctx context.Context, tl *scenario.Timeline, dir string, o Scen
 	}
 	w, err := record.Create(dir, record.Meta{
 		Created: o.Start, Host: "simulated", BootID: simulatedBoot, GPUs: tl.GPUs(), Targets: tl.Targets(),
-		Versions: map[string]string{"scenario": tl.Name()}, Simulated: true, Note: note(tl, o.Note),
+		Versions: map[string]string{"scenario": tl.Name()}, Simulated: true, Note: o.Note,
 	}, record.Options{MaxBytes: -1})
 	if err != nil {
 		return fmt.Errorf("import scenario %s: %w", tl.Name(), err)
@@ -70,17 +71,6 @@ func FromScenario(ctx context.Context, tl *scenario.Timeline, dir string, o Scen
 	return nil
 }
 
-func note(tl *scenario.Timeline, said string) string {
-	if n := len(tl.CounterFaults()); n > 0 {
-		unplayed := fmt.Sprintf("%d faults of the instrument are not played", n)
-		if said == "" {
-			return unplayed
-		}
-		return said + "; " + unplayed
-	}
-	return said
-}
-
 // at returns the instant of an offset from the scenario's start.
 func at(d time.Duration) timeline.Instant { return scenarioOrigin.Add(d) }
 
@@ -92,6 +82,7 @@ type observer struct {
 	now     time.Duration // start of the second that comes next
 	targets []timeline.Target
 	gpus    []gpuClock
+	seen    *scenario.Observed // what faulty instruments read, as far as it is not written; nil: they have none
 
 	waiting []scenario.Request // not yet arrived, in the order of arrival
 	active  []stream
@@ -116,6 +107,10 @@ type stream struct {
 
 func newObserver(tl *scenario.Timeline, o ScenarioOptions, w *record.Writer) *observer {
 	s := &observer{tl: tl, opts: o, w: w, targets: tl.Targets(), waiting: tl.Requests()}
+	stranger := func(f scenario.Fault) bool { return f.Kind == scenario.Neighbour }
+	if len(tl.CounterFaults()) > 0 || slices.ContainsFunc(tl.Scenario().Faults, stranger) {
+		s.seen = tl.Observe(scenario.Instruments{Origin: scenarioOrigin, Window: o.Window})
+	}
 	for i, g := range tl.GPUs() {
 		// GPUs take turns, so that their calls do not queue in the driver.
 		turn := time.Duration(i) * o.Window / time.Duration(len(tl.GPUs()))
@@ -130,11 +125,26 @@ func (s *observer) second() {
 	end := min(s.now+time.Second, s.tl.Duration())
 	s.anchor(s.now)
 	s.scrape(s.now)
-	for i := range s.gpus {
-		s.sample(i, end)
+	if s.seen != nil {
+		s.readings(at(end))
+	} else {
+		for i := range s.gpus {
+			s.sample(i, end)
+		}
 	}
 	s.requests(end)
 	s.now = end
+}
+
+// readings writes what faulty instruments read before end, and what they tell of themselves.
+func (s *observer) readings(end timeline.Instant) {
+	o := s.seen
+	for ; len(o.Events) > 0 && o.Events[0].At < end; o.Events = o.Events[1:] {
+		s.w.AddEvent(o.Events[0])
+	}
+	for ; len(o.Samples) > 0 && o.Samples[0].Over.End <= end; o.Samples = o.Samples[1:] {
+		s.w.AddSample(&o.Samples[0])
+	}
 }
 
 // last takes the readings of the end and closes what is still open.

@@ -74,8 +74,8 @@ func (s *Server) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	var p page
 	p.labels = `{engine="0",model_name=` + promString(s.cfg.Model) + `}`
-	p.sb.WriteString("# HELP process_start_time_seconds Start of the simulation.\n# TYPE process_start_time_seconds gauge\n")
-	fmt.Fprintf(&p.sb, "process_start_time_seconds %.3f\n", float64(time.Now().Add(-elapsed).UnixMilli())/1e3)
+	p.sb.WriteString("# HELP process_start_time_seconds Start of the simulation, or of its engine's newest life.\n# TYPE process_start_time_seconds gauge\n")
+	fmt.Fprintf(&p.sb, "process_start_time_seconds %.3f\n", float64(time.Now().Add(st.Started-elapsed).UnixMilli())/1e3)
 	p.one("num_requests_running", "gauge", float64(st.Running))
 	p.one("num_requests_waiting", "gauge", float64(st.Waiting))
 	p.one("kv_cache_usage_perc", "gauge", st.KVUsage)

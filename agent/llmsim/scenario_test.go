@@ -135,3 +135,39 @@ func TestUnseenRequestsGoStraightToTheServer(t *testing.T) {
 		t.Errorf("%d of %d requests went through the probe, want %d", n, len(got), want)
 	}
 }
+
+// An engine that restarts tells another start and counts anew, so that the agent's own scraper sees it.
+func TestARestartIsToldAsARealEngineTellsIt(t *testing.T) {
+	sc, err := scenario.Parse("restart.scenario", bytes.NewReader([]byte(small+"fault restart 500ms 2s..3s\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tl, err := sc.Run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, llmsim.Config{Plan: tl})
+		read := func() (start, output float64) {
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody))
+			var got timeline.EngineSample
+			if _, err := scrape.Translate(w.Body.Bytes(), &got); err != nil {
+				t.Fatal(err)
+			}
+			start, _ = got.Get(timeline.StartTime)
+			output, _ = got.Get(timeline.OutputTotal)
+			return start, output
+		}
+		time.Sleep(1900 * ms)
+		start, output := read()
+		time.Sleep(700 * ms)
+		again, anew := read()
+		if moved := again - start; moved < 2.4 || moved > 2.6 {
+			t.Errorf("the start moved by %.3f s, want 2.5 s", moved)
+		}
+		if output < 20 || anew >= output {
+			t.Errorf("%v tokens before the restart, %v soon after it", output, anew)
+		}
+	})
+}
