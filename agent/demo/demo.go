@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -75,11 +74,11 @@ type Phase struct {
 
 // Requests counts what clients sent and what the agent saw of it.
 type Requests struct {
-	Sent          int     `json:"sent"`
-	Answered      int     `json:"answered"` // whole, as the clients saw it
-	Seen          int     `json:"seen"`     // by the proxy
-	ClientTPOT    float64 `json:"client_tpot_p50_s"`
-	KernelStamped float64 `json:"kernel_stamped_share"` // of the token events
+	Sent          int              `json:"sent"`
+	Answered      int              `json:"answered"` // whole, as the clients saw it
+	Seen          int              `json:"seen"`     // by the proxy
+	ClientTPOT    timeline.Measure `json:"client_tpot_p50_s"`
+	KernelStamped float64          `json:"kernel_stamped_share"` // of the token events
 }
 
 // Cost is what the agent took.
@@ -122,7 +121,8 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	if err := st.setUp(ctx); err != nil {
 		return nil, err
 	}
-	res := &Result{Simulated: true, Scenario: st.tl.Name(), Path: st.path, Dir: o.Dir}
+	res := &Result{Simulated: true, Scenario: st.tl.Name(), Path: st.path, Dir: o.Dir, Phases: []Phase{}}
+	res.Requests.ClientTPOT = median(nil)
 	if err := st.play(ctx, res); err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (st *stage) setUp(ctx context.Context) error {
 	if st.sink, err = newReceiver(ctx); err != nil {
 		return err
 	}
-	world, habits := sim.Scenario(st.tl), sim.Options{Jitter: 2 * time.Millisecond, Lag: 2 * time.Millisecond}
+	world, habits := sim.Scenario(st.tl, os.Getpid()), sim.Options{Jitter: 2 * time.Millisecond, Lag: 2 * time.Millisecond}
 	st.epoch = st.clock.Now()
 	if missing := st.missing(); missing != "" {
 		st.path = "devices in this process (" + missing + ")"
@@ -267,7 +267,7 @@ func (st *stage) play(ctx context.Context, res *Result) error {
 		select {
 		case d := <-ready:
 			st.o.Say(fmt.Sprintf("proxy on %s, http://%s/metrics", d.Proxy, d.Metrics))
-			return st.clients(ctx, "http://"+d.Proxy, res)
+			return st.clients(ctx, "http://"+d.Proxy, "http://"+ln.Addr().String(), res)
 		case <-ctx.Done():
 			return nil
 		}
@@ -292,16 +292,17 @@ func (st *stage) newAgent(ctx context.Context, engineURL string, ready func(agen
 	return agent.New(ctx, cfg, deps, st.o.Log)
 }
 
-// clients plays the scenario's clients against the proxy.
-func (st *stage) clients(ctx context.Context, url string, res *Result) error {
+// clients plays the clients of the scenario's first target against the proxy, and those whom its probe does not see against
+// the server itself.
+func (st *stage) clients(ctx context.Context, url, server string, res *Result) error {
 	var requests []scenario.Request
 	for _, r := range st.tl.Requests() {
-		if r.Arrival < st.duration() {
+		if r.Target == 0 && r.Arrival < st.duration() {
 			requests = append(requests, r)
 		}
 	}
 	played, err := llmsim.Play(ctx, llmsim.PlayerConfig{
-		BaseURL: url, Model: st.tl.Targets()[0].Model, Now: st.clock.Now, Epoch: st.epoch, MaxInFlight: llmsim.DefaultInFlight,
+		BaseURL: url, Direct: server, Model: st.tl.Targets()[0].Model, Now: st.clock.Now, Epoch: st.epoch, MaxInFlight: llmsim.DefaultInFlight,
 		Usage: true, Continuous: true,
 	}, requests)
 	if err != nil && ctx.Err() == nil {
@@ -346,10 +347,10 @@ func (st *stage) announce(ctx context.Context, res *Result, ag *agent.Agent) err
 	}
 }
 
-func median(v []float64) float64 {
+func median(v []float64) timeline.Measure {
 	if len(v) == 0 {
-		return math.NaN()
+		return timeline.Absent("no request got two chunks")
 	}
 	slices.Sort(v)
-	return stats.Median(v)
+	return timeline.Known(stats.Median(v))
 }
