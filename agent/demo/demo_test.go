@@ -3,6 +3,7 @@ package demo
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -125,6 +126,15 @@ func TestAnInterruptedDemoComparesWhatItPlayed(t *testing.T) {
 	must(t, err)
 	if len(res.Phases) != 0 || !res.Partial || res.Requests.Sent == 0 {
 		t.Errorf("phases %+v, partial %v, %d requests: want none compared", res.Phases, res.Partial, res.Requests.Sent)
+	}
+}
+
+func TestAMedianOfNothingHasAForm(t *testing.T) {
+	t.Parallel()
+	b, err := json.Marshal(Requests{ClientTPOT: median(nil)})
+	must(t, err)
+	if want := `"client_tpot_p50_s":{"absent":"no request got two chunks"}`; !strings.Contains(string(b), want) {
+		t.Errorf("%s lacks %s", b, want)
 	}
 }
 

@@ -3,7 +3,6 @@ package demo
 import (
 	"fmt"
 	"io"
-	"math"
 	"strings"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -23,7 +22,7 @@ func (r *Result) Text(w io.Writer) error {
 	fmt.Fprintf(&b, "\ncounters came through: %s\n", r.Path)
 	fmt.Fprintf(&b, "requests: %d sent, %d answered whole, %d seen by the proxy\n", r.Requests.Sent, r.Requests.Answered, r.Requests.Seen)
 	fmt.Fprintf(&b, "TPOT on the clients' own clock: p50 %s; kernel-stamped events: %.1f %%\n",
-		seconds(r.Requests.ClientTPOT), 100*r.Requests.KernelStamped)
+		clientTPOT(r.Requests.ClientTPOT), 100*r.Requests.KernelStamped)
 	fmt.Fprintf(&b, "an OTLP receiver got %d requests: %d metrics, %d points, %d spans\n",
 		r.Received.Requests, r.Received.Metrics, r.Received.Points, r.Received.Spans)
 	b.WriteString(r.Cost.text())
@@ -75,11 +74,11 @@ func ms(m timeline.Measure) string {
 	return fmt.Sprintf("%.1f", 1000*m.Value)
 }
 
-func seconds(v float64) string {
-	if math.IsNaN(v) {
+func clientTPOT(m timeline.Measure) string {
+	if !m.OK() {
 		return "not defined"
 	}
-	return fmt.Sprintf("%.2f ms", 1000*v)
+	return fmt.Sprintf("%.2f ms", 1000*m.Value)
 }
 
 func overlays(list []timeline.Overlay) string {
