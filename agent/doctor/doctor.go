@@ -72,6 +72,7 @@ type Options struct {
 	Socket     string        // of the agent
 	StateDir   string        // where recordings go
 	DCGM       string        // URL of dcgm-exporter, if one is configured
+	Mapped     bool          // a target of the configuration names its GPUs
 	Timeout    time.Duration // of each check that waits; zero: 15 s
 
 	Calibrate bool               // say what is known of each GPU's peaks
@@ -92,7 +93,7 @@ func Run(ctx context.Context, o Options) *Report {
 	r.add(checkClocks())
 	r.add(checkStamps())
 	if probed := r.checkHelper(ctx, o); probed != nil {
-		r.checkGPUs(probed)
+		r.checkGPUs(probed, o.Mapped)
 	}
 	r.checkDCGM(ctx, o)
 	switch {

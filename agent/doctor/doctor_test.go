@@ -113,6 +113,21 @@ func TestEachOutcomeOfTheDriverIsTold(t *testing.T) {
 		"another failure": {
 			doctor.Options{Helper: script(t, "echo one >&2; echo 'tpotscope-nvml: two' >&2; exit 3")}, "driver", doctor.Failed, "two", "the cluster's admin", "",
 		},
+		"a crash": {
+			doctor.Options{Helper: script(t, "printf 'SIGSEGV: segmentation violation\\nPC=0x1\\nrax 0x0\\ngs 0x0\\n' >&2; exit 2")},
+			"driver", doctor.Failed,
+			"the helper crashed in the driver: SIGSEGV: segmentation violation", "the cluster's admin", "",
+		},
+		"a GPU that cannot be opened": {
+			doctor.Options{Helper: script(t, `echo '{"gpus":[{"uuid":"GPU-0"}],"missing":"open gpu 1: gpu is lost"}'`)},
+			"lost", doctor.Failed,
+			"open gpu 1: gpu is lost", "the cluster's admin", "",
+		},
+		"a GPU whose call hangs": {
+			doctor.Options{Helper: answer(t, []timeline.GPU{h100, h100}, state(0, "dram_util", "timeout"), state(1, "dram_util", "ok"))},
+			"dram_util", doctor.Failed,
+			"on 1 of 2 GPUs: timeout, a call of the driver does not come back", "the cluster's admin", "what bounds decode on 1 of 2 GPUs",
+		},
 		"a silent failure": {doctor.Options{Helper: script(t, "exit 3")}, "driver", doctor.Failed, "exit status 3", "the cluster's admin", ""},
 		"an answer of another version": {
 			doctor.Options{Helper: script(t, "echo hello")}, "driver", doctor.Failed, "helper and agent are of different versions", "you", "",

@@ -24,6 +24,9 @@ type findings struct {
 	remote.Findings
 }
 
+// resetHint is what helps where the driver does not answer.
+const resetHint = "look for Xid lines in `dmesg`; a hung driver needs a GPU reset or a reboot"
+
 // missingSymbol is the exit code of a process whose dynamic loader did not find a symbol.
 const missingSymbol = 127
 
@@ -121,7 +124,7 @@ func explainProbe(ctx context.Context, err error, stderr string, o Options) Chec
 	case ctx.Err() != nil:
 		return Check{
 			"driver", Failed, fmt.Sprintf("the driver did not answer within %v: it hangs", o.Timeout), "the cluster's admin",
-			"look for Xid lines in `dmesg`; a hung driver needs a GPU reset or a reboot",
+			resetHint,
 		}
 	case errors.As(err, &exit) && exit.ExitCode() == missingSymbol:
 		return Check{
@@ -147,13 +150,19 @@ func cmdDidNotRun(err error) bool {
 	return errors.As(err, &path) || errors.As(err, &lookup)
 }
 
+// lastLine is the line of the helper's that says the most of why it ended: that of its crash, which a trace follows, else
+// the last one.
 func lastLine(s string) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return strings.TrimPrefix(lines[len(lines)-1], remote.HelperName+": ")
+	line := lines[len(lines)-1]
+	if i := slices.IndexFunc(lines, remote.IsCrash); i >= 0 {
+		line = "the helper crashed in the driver: " + lines[i]
+	}
+	return strings.TrimPrefix(line, remote.HelperName+": ")
 }
 
 // checkGPUs turns what the probe found into checks: one line for what works, one for each thing that does not.
-func (r *Report) checkGPUs(f *findings) {
+func (r *Report) checkGPUs(f *findings, mapped bool) {
 	r.GPUs = f.GPUs
 	if len(f.GPUs) == 0 {
 		r.add(Check{"gpus", Failed, "the driver lists no GPU", "you", "in a container: set NVIDIA_VISIBLE_DEVICES=all"})
@@ -171,6 +180,18 @@ func (r *Report) checkGPUs(f *findings) {
 		}
 	}
 	r.add(Check{Name: "gpus", State: Fine, Detail: strings.Join(parts, ", ")})
+	if f.Missing != "" {
+		r.add(Check{
+			"lost", Failed, strings.ReplaceAll(f.Missing, "\n", "; "), "the cluster's admin",
+			"look for Xid 79 in `dmesg`; the GPU needs a reset or a reboot",
+		})
+	}
+	if len(f.GPUs) > 1 && !mapped {
+		r.add(Check{
+			"mapping", Warning, fmt.Sprintf("no target names its GPUs: of %d nothing says which an engine uses, and no verdict is given", len(f.GPUs)), "you",
+			"in the configuration: targets: [{name: NAME, engine_url: URL, gpus: [" + f.GPUs[0].UUID + ", ...]}] (`nvidia-smi -L` lists them)",
+		})
+	}
 	byCall := map[string][]remote.CallState{}
 	var order []string
 	r.dram = map[int]string{}
@@ -221,6 +242,8 @@ func explainCall(call string, states []remote.CallState, gpus int) (Check, bool)
 			call, Failed, where, "the cluster's admin",
 			"run the agent as root; in a container `privileged: true` (CAP_SYS_ADMIN alone was reported to be lost after minutes, NVIDIA/DCGM#214)",
 		}, true
+	case timeline.StateTimeout.String():
+		return Check{call, Failed, where + ", a call of the driver does not come back", "the cluster's admin", resetHint}, true
 	case timeline.StateLost.String():
 		return Check{call, Failed, where, "the cluster's admin", "look for Xid 79 in `dmesg`; the GPU needs a reset or a reboot"}, true
 	}

@@ -109,10 +109,10 @@ func probe(ctx context.Context, w io.Writer, f flags, clock *hostclock.Clock) er
 		return err
 	}
 	p, err := remote.Probe(ctx, lib, f.cfg, clock.Now)
-	if errors.Is(err, remote.ErrStuck) {
-		return err // closing would hang too
+	if !errors.Is(err, remote.ErrStuck) { // closing would hang too
+		err = errors.Join(err, lib.Close())
 	}
-	if err = errors.Join(err, lib.Close()); err != nil {
+	if err != nil && len(p.GPUs) == 0 {
 		return err
 	}
 	enc := json.NewEncoder(w)

@@ -49,13 +49,15 @@ GPU reaches below state_dir for the agent.`,
 					return usage(cmd, fmt.Errorf("--engine: %w: want http://HOST:PORT", err))
 				}
 			}
+			mapped := false
 			for _, t := range cfg.Targets {
 				engines = append(engines, t.EngineURL)
+				mapped = mapped || len(t.GPUs) > 0
 			}
 			o := doctor.Options{
 				HelperDir: programDir(), Helper: cfg.NVML.Helper, Library: cfg.NVML.Library, Env: os.Environ(),
 				Engines: engines, Socket: cfg.Socket, StateDir: cfg.StateDir,
-				DCGM: cfg.DCGM.URL, Calibrate: calibrate, With: with, Say: func(line string) { a.say("%s\n", line) },
+				DCGM: cfg.DCGM.URL, Mapped: mapped, Calibrate: calibrate, With: with, Say: func(line string) { a.say("%s\n", line) },
 			}
 			if cfg.NVML.Source != agent.SourceHelper {
 				o.NoCounters = "nvml.source is " + cfg.NVML.Source

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -146,5 +147,42 @@ func TestWaitThatIsLateIsNotStuck(t *testing.T) {
 		if err != nil || len(f.GPUs) != 1 {
 			t.Errorf("probe: %v, %d gpus", err, len(f.GPUs))
 		}
+	})
+}
+
+// hung is a library whose last device does not come back from taking a snapshot for a minute.
+type hung struct{ *sim.Library }
+
+func (h hung) Devices() ([]nvml.Device, error) {
+	all, err := h.Library.Devices()
+	all[len(all)-1] = hungDevice{all[len(all)-1]}
+	return all, err
+}
+
+type hungDevice struct{ nvml.Device }
+
+func (d hungDevice) Take(slot int) error {
+	time.Sleep(time.Minute)
+	return d.Device.Take(slot)
+}
+
+func TestAProbeTellsOfTheGPUsThatAnswerBesideOneThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		now := func() timeline.Instant { return timeline.Instant(time.Hour + time.Since(begin)) }
+		f, err := Probe(t.Context(), hung{sim.NewLibrary(sim.Waves{Count: 2}, sim.Options{}, now)}, nvml.DefaultConfig(), now)
+		if !errors.Is(err, ErrStuck) {
+			t.Errorf("probe: %v", err)
+		}
+		states := map[int]string{}
+		for _, c := range f.Capabilities {
+			if c.Call == timeline.DRAMUtil.String() {
+				states[c.GPU] = c.State
+			}
+		}
+		if diff := cmp.Diff(map[int]string{0: "ok", 1: "timeout"}, states); diff != "" {
+			t.Errorf("states of DRAM activity (-want +have):\n%s", diff)
+		}
+		time.Sleep(2 * time.Minute) // the call comes back
 	})
 }

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -22,6 +23,8 @@ type Findings struct {
 	Updates      []Update       `json:"updates"`
 
 	Inventory []timeline.Inventory `json:"inventory"`
+
+	Missing string `json:"missing,omitempty"` // which GPUs could not be opened, and why
 }
 
 // Update is how often one counter of one GPU was seen to change. A counter that was steady is not listed.
@@ -50,7 +53,8 @@ type CallLatency struct {
 	MaxUS  float64 `json:"max_us"`
 }
 
-// Probe samples all GPUs of lib for a moment and says what could be read, and what each call took.
+// Probe samples all GPUs of lib for a moment and says what could be read, and what each call took. With an error that
+// wraps ErrStuck there are findings all the same, and the GPU whose call does not come back is timed out in them.
 func Probe(ctx context.Context, lib nvml.Library, cfg nvml.Config, now func() timeline.Instant) (Findings, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -59,14 +63,19 @@ func Probe(ctx context.Context, lib nvml.Library, cfg nvml.Config, now func() ti
 		return Findings{}, err
 	}
 	var n notes
-	if err := f.run(ctx, &n, nil, func() {}); err != nil {
-		return Findings{}, err
+	stuck := f.run(ctx, &n, nil, func() {})
+	if stuck != nil && !errors.Is(stuck, ErrStuck) {
+		return Findings{}, stuck
 	}
-	found := Findings{GPUs: f.gpus, Inventory: slices.SortedFunc(maps.Values(n.around), func(a, b timeline.Inventory) int { return a.GPU - b.GPU })}
+	if stuck != nil {
+		f.markStuck(&n)
+	}
+	found := n.findings()
+	found.GPUs = f.gpus
+	if f.missing != nil {
+		found.Missing = f.missing.Error()
+	}
 	for gpu, st := range f.stats() {
-		for _, call := range slices.Sorted(maps.Keys(n.states[gpu])) {
-			found.Capabilities = append(found.Capabilities, n.states[gpu][call])
-		}
 		for call, c := range st.Calls {
 			if c.Count > 0 {
 				found.Latency = append(found.Latency, CallLatency{
@@ -82,7 +91,7 @@ func Probe(ctx context.Context, lib nvml.Library, cfg nvml.Config, now func() ti
 			}
 		}
 	}
-	return found, nil
+	return found, stuck
 }
 
 // notes keeps the last state of each counter. It is safe for concurrent use.
@@ -90,6 +99,19 @@ type notes struct {
 	mu     sync.Mutex
 	states map[int]map[string]CallState
 	around map[int]timeline.Inventory
+}
+
+// findings returns what was noted so far.
+func (n *notes) findings() Findings {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	found := Findings{Inventory: slices.SortedFunc(maps.Values(n.around), func(a, b timeline.Inventory) int { return a.GPU - b.GPU })}
+	for _, gpu := range slices.Sorted(maps.Keys(n.states)) {
+		for _, call := range slices.Sorted(maps.Keys(n.states[gpu])) {
+			found.Capabilities = append(found.Capabilities, n.states[gpu][call])
+		}
+	}
+	return found
 }
 
 // AddInventory keeps the inventory.

@@ -209,7 +209,7 @@ func (l *lines) add(line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lastLine = line
-	if l.crash == "" && slices.ContainsFunc(crashWords[:], func(w string) bool { return strings.HasPrefix(line, w) }) {
+	if l.crash == "" && IsCrash(line) {
 		l.crash = line
 	}
 	if n := int(l.now().Sub(l.filled) / linePeriod); n > 0 {
@@ -227,6 +227,11 @@ func (l *lines) add(line string) {
 
 // crashWords are what the runtime begins its last words with (runtime, fatal signals, panics and throws).
 var crashWords = [...]string{"SIG", "fatal error: ", "panic: ", "unexpected fault address"}
+
+// IsCrash reports whether a line of a helper's begins its last words.
+func IsCrash(line string) bool {
+	return slices.ContainsFunc(crashWords[:], func(w string) bool { return strings.HasPrefix(line, w) })
+}
 
 // last returns the line that says the most of why the helper ended: that of its crash, else the last one.
 func (l *lines) last() string {
