@@ -180,6 +180,11 @@ func put(r *nvml.Reading, c timeline.Counter, v float64, err error) {
 	r.Put(c, v)
 }
 
+// untold is the error of a counter that this driver has nothing of a kind for, or said it tells not of this device.
+func (l *Library) untold(kind string) error {
+	return fmt.Errorf("driver %s tells it by no %s on this GPU: %w", l.version, kind, nvml.ErrNotSupported)
+}
+
 // missing is the error of a call that this driver does not have.
 func (l *Library) missing(what string) error {
 	return fmt.Errorf("driver %s has not %s: %w", l.version, what, nvml.ErrNotSupported)

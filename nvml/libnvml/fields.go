@@ -107,7 +107,7 @@ func (b *batch) name() {
 // readBatch reads all fields of a batch in one call. A field that the device does not have is not asked for again.
 func (d *device) readBatch(b *batch, call nvml.Call, r *nvml.Reading) {
 	asked := call.Counters()
-	r.FailAll(asked, d.lib.missing("a field for it"))
+	r.FailAll(asked, d.lib.untold("field"))
 	if !d.lib.has["nvmlDeviceGetFieldValues"] {
 		r.FailAll(asked, d.lib.missing("nvmlDeviceGetFieldValues"))
 		return

@@ -108,7 +108,7 @@ func (d *device) Between(older, newer int, r *nvml.Reading) {
 		r.FailAll(timeline.GPM, err)
 		return
 	}
-	r.FailAll(timeline.GPM, d.lib.missing("a metric for it"))
+	r.FailAll(timeline.GPM, d.lib.untold("metric"))
 	for i, m := range d.metrics {
 		got := &d.metric.Metrics[i]
 		if ret := driver.Return(got.NvmlReturn); ret != driver.SUCCESS {
