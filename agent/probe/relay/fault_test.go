@@ -308,14 +308,17 @@ func TestARequestInFlightEndsWithinTheGrace(t *testing.T) {
 }
 
 func TestAResetInTheMiddleOfAStreamIsTruncated(t *testing.T) {
+	var g *rig
 	up := scripted(t, func(c net.Conn, _ *http.Request) {
 		_, _ = io.WriteString(c, streamHead+chunked(ev(text)))
-		time.Sleep(20 * time.Millisecond) // so that the event is read before the reset
+		for deadline := time.Now().Add(10 * time.Second); g.relay.Stats().Hold.Count() == 0 && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond) // until the event was passed on
+		}
 		if tcp, ok := c.(*net.TCPConn); ok {
 			_ = tcp.SetLinger(0)
 		}
 	})
-	g := newRig(t, up, nil)
+	g = newRig(t, up, nil)
 	if a := post(t, client(t), g.url+chatPath, chatBody); a.status != 200 || a.body != ev(text) || !a.cut {
 		t.Errorf("client saw status %d, %q, cut %v", a.status, a.body, a.cut)
 	}
