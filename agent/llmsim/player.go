@@ -85,13 +85,11 @@ func Play(ctx context.Context, cfg PlayerConfig, requests []scenario.Request) ([
 	for i := range requests {
 		r := &requests[i]
 		if wt.wait(cfg.Epoch.Add(r.Arrival).Sub(cfg.Now())) != nil {
-			open.Wait()
 			return p.played[:i], nil
 		}
 		select {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
-			open.Wait()
 			return p.played[:i], nil
 		}
 		open.Go(func() {
@@ -99,7 +97,6 @@ func Play(ctx context.Context, cfg PlayerConfig, requests []scenario.Request) ([
 			p.one(ctx, r, &p.played[i])
 		})
 	}
-	open.Wait()
 	return p.played, nil
 }
 
