@@ -95,7 +95,7 @@ func compareSaid(r *compare.Report) string {
 		}
 	case compare.NotSaved:
 		promise := percent(1 - r.Bytes.Modelled.Value.Value)
-		if math.Abs(1-r.Bytes.Measured.Value.Value) < 0.005 {
+		if math.Abs(1-r.Bytes.Measured.Value.Value) < leastPart {
 			return "B saves none of A's DRAM bytes a step, where its format should save " + promise
 		}
 		return "B saves " + bytes + ", where its format should save " + promise
@@ -199,7 +199,7 @@ func ratioRows(p *page, r *compare.Report) {
 		return
 	}
 	text = fmt.Sprintf("%s of A's TPOT, of which %s%s is at memory", ratioOf(r.Expected), percent(r.Memory.Value.Value), percents(r.Memory))
-	if b := r.Bandwidth; b.OK() && math.Abs(b.Value-1) > 0.005 {
+	if b := r.Bandwidth; b.OK() && math.Abs(b.Value-1) > leastPart {
 		text += fmt.Sprintf("; B has %.2f of A's bandwidth", b.Value)
 	}
 	p.row("expected", must, text)
@@ -232,7 +232,7 @@ func millis(v compare.Value) string {
 func changeRows(p *page, r *compare.Report) {
 	parts := []string{}
 	for _, c := range r.Parts {
-		if c.A.OK() && c.B.OK() && max(c.A.Value.Value, c.B.Value.Value) >= 0.005*r.TPOTA.Value.Value {
+		if c.A.OK() && c.B.OK() && max(c.A.Value.Value, c.B.Value.Value) >= leastPart*r.TPOTA.Value.Value {
 			parts = append(parts, fmt.Sprintf("%s%s%.2f%sto%s%.2f", c.Name, nbsp, 1e3*c.A.Value.Value, nbsp, nbsp, 1e3*c.B.Value.Value))
 		}
 	}

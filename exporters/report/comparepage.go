@@ -93,13 +93,13 @@ func compareBars(r *compare.Report) []strip {
 		for i := range r.Parts {
 			p := &r.Parts[i]
 			v := of(p)
-			if !v.OK() || v.Value.Value < 0.005*all {
+			if !v.OK() || v.Value.Value < leastPart*all {
 				continue
 			}
 			left -= v.Value.Value
 			out.Parts = append(out.Parts, segment{Class: p.Name, Title: p.Name + " " + latency(v.Value.Value), Flex: flex(v.Value.Value / all)})
 		}
-		if left > 0.005*all && len(out.Parts) > 0 {
+		if left > leastPart*all && len(out.Parts) > 0 {
 			out.Parts = append(out.Parts, segment{Flex: flex(left / all)})
 		}
 		return out

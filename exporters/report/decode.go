@@ -148,7 +148,7 @@ func shareList(s timeline.Shares) string {
 	})
 	var out []string
 	for _, a := range all {
-		if a.share >= 0.005 {
+		if a.share >= leastPart {
 			out = append(out, a.name+nbsp+percent(a.share))
 		}
 	}

@@ -44,6 +44,9 @@ func latency(seconds float64) string {
 	return u.number(seconds) + nbsp + u.name
 }
 
+// leastPart is the least part of a whole that is worth naming: what is below is written as 0 %.
+const leastPart = 0.005
+
 // percent writes a part of one.
 func percent(x float64) string {
 	decimals := 0

@@ -73,7 +73,7 @@ type groupLine struct {
 func newSheet(r *summary.Report, o Options) *sheet {
 	s := &sheet{R: shown(r), Headline: clean(headline(r)), Zone: o.Zone.String(), DecodeS: seconds(r.Decode.DecodeS)}
 	s.Title = string(r.Decode.Bound)
-	// The pages's rows are those of a terminal's, without a bound on their number.
+	// Its rows are those of a terminal's page, without a bound on their number.
 	o.Verbose = true
 	s.Facts = rowsOf(o, func(p *page) { spanRows(p, r) })
 	if r.Empty != "" {
@@ -214,7 +214,7 @@ func (s *sheet) decode(r *summary.Report, o Options) {
 			class string
 			of    float64
 		}{{"memory", v.Memory}, {"compute", v.Compute}, {"launch", v.Launch}, {"host", v.Host}, {"other", v.Other}} {
-			if part.of >= 0.005 {
+			if part.of >= leastPart {
 				s.Shares = append(s.Shares, segmentOf(part.class, part.class+" "+percent(part.of), part.of))
 			}
 		}
