@@ -44,7 +44,7 @@ func latency(seconds float64) string {
 	return u.number(seconds) + nbsp + u.name
 }
 
-// leastPart is the least part of a whole that is worth naming: what is below is written as 0 %.
+// leastPart is the least part of a whole that is worth naming: what is below rounds to no whole percent.
 const leastPart = 0.005
 
 // percent writes a part of one.
