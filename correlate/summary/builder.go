@@ -227,6 +227,7 @@ func (b *Builder) Report() *Report {
 	r.Tokens = b.cells.tokens(p, b.span)
 	r.Decode = b.cells.decode(r.TrafficCoverage, b.span.Start, b.eta())
 	b.outlook(r, p)
+	r.Decode.ClockAtMost = b.clockAtMost(r)
 	p.judge(r, &b.cfg, b.measured())
 	r.Steady = b.cells.steady(b.span.Start)
 	if r.Empty = b.empty(r, p); r.Empty != "" && r.Decode.DecodeS <= 0 {

@@ -50,6 +50,9 @@ func (cs *cells) decode(coverage timeline.Measure, start timeline.Instant, eta v
 	} else {
 		out.Shares.Why, out.Roof.Why = v.Reason, v.Reason
 	}
+	if sheet, ok := verdict.AgainstSheet(timed); ok && len(cs.byTarget) == 1 {
+		out.AgainstSheet = &sheet
+	}
 	out.OverTime = cs.overTime(start)
 	if v.Reason == verdict.ReasonChanging && len(out.OverTime) > 0 {
 		out.Reason += ": it changes over time, and --since and --until ask about a part"
@@ -68,6 +71,7 @@ func noDecode(why string) Decode {
 		Shares: Maybe[timeline.Shares]{Why: why}, Roof: Maybe[timeline.Interval]{Why: why},
 		Bound: timeline.Undetermined, Reason: why, Mixture: []correlate.Part{},
 		ResolutionS: a, DRAM: a, SM: a, Tensor: a, MBU: a, ThrottledShare: a,
+		ClockAtMost:  a,
 		BytesPerStep: Bytes{a, a}, BytesPerToken: Bytes{a, a}, Rho: a, RhoBand: Maybe[timeline.Interval]{Why: why},
 	}
 }

@@ -172,6 +172,9 @@ type Decode struct {
 	BytesPerToken Bytes            `json:"bytes_per_token"`
 	MBU           timeline.Measure `json:"mbu"` // bytes the model must move over what the DRAM could
 
+	// AgainstSheet is what the DRAM reached under memory-bound decode, of what is achievable of its kind; nothing without.
+	AgainstSheet   *verdict.Sheet           `json:"against_sheet,omitempty"`
+	ClockAtMost    timeline.Measure         `json:"clock_at_most"`         // of TPOT, what clocks below those of the data sheet may have added
 	Rho            timeline.Measure         `json:"rho"`                   // measured DRAM bytes over modelled ones, of the same steps
 	RhoBand        Maybe[timeline.Interval] `json:"rho_band"`              // where rho is no finding
 	RhoReasons     []string                 `json:"rho_band_of,omitempty"` // what makes the band wide

@@ -378,3 +378,47 @@ func BenchmarkAddPhase(b *testing.B) {
 		bl.AddPhase(&p)
 	}
 }
+
+// TestADeviceIsHeldAgainstItsKind gives cells of a GPU that was slow from its first second on, whose own past shows nothing.
+func TestADeviceIsHeldAgainstItsKind(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reached, clockHz float64
+		short, slow      bool
+	}{
+		"healthy":      {0.97, 1.83e9, false, false},
+		"slow DRAM":    {0.80, 1.83e9, true, false},
+		"locked clock": {0.97, 1.40e9, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := summary.New(summary.Config{})
+			b.SetGPUs([]timeline.GPU{{UUID: "GPU-1", Name: "NVIDIA H100 80GB HBM3", MemoryBytes: 80 << 30}})
+			rng := rand.New(rand.NewPCG(1, 2))
+			for i := range 60 {
+				c := memoryCell(rng, i, 1)
+				c.Verdict.D = 0.9 * tt.reached
+				c.Verdict.Shares = timeline.Shares{Memory: 0.8, Other: 0.1, Launch: 0.1}
+				for k := range c.PerGPU {
+					c.PerGPU[k].UUID = "GPU-1"
+					c.PerGPU[k].Counters[timeline.SMClock] = correlate.Mean{Value: tt.clockHz, CoveredS: 1}
+				}
+				b.AddCell(&c)
+			}
+			r := b.Report()
+			if s := r.Decode.AgainstSheet; s == nil || s.Cells != 60 || s.Short != tt.short || math.Abs(s.Reached-min(1, tt.reached)) > 0.01 {
+				t.Errorf("against its kind: %+v", s)
+			}
+			// 0.2 of the time stretches with the clock.
+			want := 0.0
+			if tt.slow {
+				want = 0.2 * (1.83/1.40 - 1)
+			}
+			if c := r.Decode.ClockAtMost; !c.OK() || math.Abs(c.Value-want) > 0.01 {
+				t.Errorf("clocks may have added %+v, want %.3f", c, want)
+			}
+			said := strings.Join(r.Warnings, "\n")
+			if strings.Contains(said, "achievable of its kind") != tt.short || strings.Contains(said, "below those that the data sheet") != tt.slow {
+				t.Errorf("warnings:\n%s", said)
+			}
+		})
+	}
+}

@@ -2,11 +2,13 @@ package summary
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/tpotscope/tpotscope/correlate/hardware"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/correlate/verdict"
 )
@@ -43,6 +45,7 @@ func (b *Builder) warnings(r *Report, p *pool, tooMany bool) []string {
 	}
 	b.decodeWarnings(r, say)
 	b.modelWarnings(r, say)
+	b.deviceWarnings(r, say)
 	if r.StepTimes.Against != "" {
 		say("%s", r.StepTimes.Against)
 	}
@@ -102,6 +105,48 @@ func (b *Builder) modelWarnings(r *Report, say func(string, ...any)) {
 		say("%s, by MSER-5: percentiles are over several states", neverSteady)
 	case s.SettledS.OK() && s.SettledS.Value > 0 && s.Differs.OK():
 		say("TPOT settles after %s, by MSER-5, and is %.2f times as high before: --since asks about the rest", length(seconds(s.SettledS.Value)), s.Differs.Value)
+	}
+}
+
+// slowClock is a mean clock, over that which the data sheet assumes, below which clocks are said to be low.
+const slowClock = 0.97
+
+// clockAtMost returns what part of TPOT the slowest clock of the GPUs may have added, against that which the data sheet
+// assumes: whatever waits for DRAM or the host does not wait for clocks.
+func (b *Builder) clockAtMost(r *Report) timeline.Measure {
+	if !r.Decode.Shares.OK() {
+		return timeline.Absent(r.Decode.Shares.Why)
+	}
+	most, known := 0.0, false
+	for i := range r.GPUs {
+		g := &r.GPUs[i]
+		at := slices.IndexFunc(b.gpus, func(d timeline.GPU) bool { return d.UUID == g.UUID })
+		if at < 0 || !g.SMClockHz.OK() {
+			continue
+		}
+		hw, err := hardware.IdentifyGPU(b.gpus[at])
+		if err != nil || hw.RateClockHz <= 0 {
+			continue
+		}
+		known = true
+		if g.SMClockHz.Value < slowClock*hw.RateClockHz {
+			most = max(most, verdict.EffectOfClock(r.Decode.Shares.Value, math.Inf(1), hw.RateClockHz, g.SMClockHz.Value).Most)
+		}
+	}
+	if !known {
+		return timeline.Absent("clocks, or those that the data sheet assumes, are not known")
+	}
+	return timeline.Known(most)
+}
+
+// deviceWarnings says what of the GPUs is not as it should be, by their kind and not by their past.
+func (b *Builder) deviceWarnings(r *Report, say func(string, ...any)) {
+	if s := r.Decode.AgainstSheet; s != nil && s.Short {
+		say("DRAM reached %.0f %% of what is achievable of its kind in %d memory-bound cells, where healthy ones reach 90 %%: doctor looks at memory clock and remapped rows",
+			100*s.Reached, s.Cells)
+	}
+	if c := r.Decode.ClockAtMost; c.OK() && c.Value >= 0.005 {
+		say("clocks are below those that the data sheet assumes: at most %s %% of TPOT is theirs", verdict.Below(100*c.Value/(1+c.Value), 100, 0))
 	}
 }
 

@@ -340,9 +340,9 @@ func seed(cells []Timed) uint64 {
 
 // Sheet compares what a device reached with what is achievable of its kind.
 type Sheet struct {
-	Reached float64 // of the achievable DRAM rate, while SMs were busy: the 99th percentile over cells
-	Cells   int     // that were memory-bound
-	Short   bool    // by more than what kernels differ by: a finding
+	Reached float64 `json:"reached"` // of the achievable DRAM rate, while SMs were busy: the 99th percentile over cells
+	Cells   int     `json:"cells"`   // that were memory-bound
+	Short   bool    `json:"short"`   // by more than what kernels differ by: a finding
 }
 
 // shortOfSheet is what healthy devices reach at least under memory-bound load.
