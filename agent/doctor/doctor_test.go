@@ -388,3 +388,19 @@ func TestWhatIsSaidOfSeveralCountersIsSaidOnce(t *testing.T) {
 		t.Errorf("the same is said %d times:\n%s", n, &b)
 	}
 }
+
+func TestEachStateOfACounterIsTold(t *testing.T) {
+	t.Parallel()
+	o := doctor.Options{Helper: answer(t, []timeline.GPU{h100, h100, a100},
+		state(0, "power", "lost"), state(1, "power", "no_permission"), state(2, "power", unsupported))}
+	var said []string
+	for _, c := range doctor.Run(t.Context(), o).Checks {
+		if c.Name == "power" {
+			said = append(said, c.Detail)
+		}
+	}
+	want := []string{"on 1 of 3 GPUs: lost", "on 1 of 3 GPUs: no permission", "on 1 of 3 GPUs: not supported"}
+	if diff := cmp.Diff(want, said); diff != "" {
+		t.Errorf("said (-want +got):\n%s", diff)
+	}
+}

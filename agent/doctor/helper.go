@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os/exec"
 	"slices"
 	"strings"
@@ -88,7 +89,7 @@ func probe(ctx context.Context, path string, o Options) ([]byte, Check) {
 		args = append(args, "--library", o.Library)
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Env = withoutBindNow(o.Env)
+	cmd.Env = remote.CleanEnv(o.Env)
 	cmd.WaitDelay = time.Second
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
@@ -97,17 +98,6 @@ func probe(ctx context.Context, path string, o Options) ([]byte, Check) {
 		return nil, explainProbe(ctx, err, strings.TrimSpace(errOut.String()), o)
 	}
 	return out.Bytes(), Check{State: Fine}
-}
-
-// withoutBindNow is env without what would resolve every symbol of the driver at once.
-func withoutBindNow(env []string) []string {
-	kept := make([]string, 0, len(env))
-	for _, kv := range env {
-		if !strings.HasPrefix(kv, "LD_BIND_NOW=") {
-			kept = append(kept, kv)
-		}
-	}
-	return kept
 }
 
 // explainProbe turns a failed probe into what it means.
@@ -131,7 +121,7 @@ func explainProbe(ctx context.Context, err error, stderr string, o Options) Chec
 			"driver", Failed, "the driver's library lacks a function: " + lastLine(stderr), "the cluster's admin",
 			"install a driver and library of one version, R525 or newer",
 		}
-	case strings.Contains(stderr, "library not found"), strings.Contains(stderr, "LIBRARY_NOT_FOUND"):
+	case strings.Contains(stderr, "library not found"):
 		return Check{
 			"driver", Failed, "libnvidia-ml.so.1 was not found: no NVIDIA driver on this host or in this container", "you",
 			"in a container: NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=utility; elsewhere: install the driver, or name the library with --set nvml.library=PATH",
@@ -192,7 +182,7 @@ func (r *Report) checkGPUs(f *findings, mapped bool) {
 			"in the configuration: targets: [{name: NAME, engine_url: URL, gpus: [" + f.GPUs[0].UUID + ", ...]}] (`nvidia-smi -L` lists them)",
 		})
 	}
-	byCall := map[string][]remote.CallState{}
+	byCall := map[string]map[string]int{} // GPUs, by state
 	var order []string
 	r.dram = map[int]string{}
 	for _, c := range f.Capabilities {
@@ -201,15 +191,19 @@ func (r *Report) checkGPUs(f *findings, mapped bool) {
 		}
 		if byCall[c.Call] == nil {
 			order = append(order, c.Call)
+			byCall[c.Call] = map[string]int{}
 		}
-		byCall[c.Call] = append(byCall[c.Call], c)
+		byCall[c.Call][c.State]++
 	}
 	fine := 0
 	for _, call := range order {
-		if c, ok := explainCall(call, byCall[call], len(f.GPUs)); ok {
-			r.add(c)
-		} else {
+		states := byCall[call]
+		delete(states, timeline.StateOK.String())
+		if len(states) == 0 {
 			fine++
+		}
+		for _, state := range slices.Sorted(maps.Keys(states)) {
+			r.add(explainCall(call, state, fmt.Sprintf("on %d of %d GPUs: %s", states[state], len(f.GPUs), words(state))))
 		}
 	}
 	if fine > 0 {
@@ -221,33 +215,22 @@ func (r *Report) checkGPUs(f *findings, mapped bool) {
 // words spells a state for people.
 func words(state string) string { return strings.ReplaceAll(state, "_", " ") }
 
-// explainCall returns the check of one counter that is not fine on every GPU.
-func explainCall(call string, states []remote.CallState, gpus int) (Check, bool) {
-	counts, worst := map[string]int{}, timeline.StateOK.String()
-	for _, s := range states {
-		counts[s.State]++
-		if s.State != timeline.StateOK.String() {
-			worst = s.State
-		}
-	}
-	if worst == timeline.StateOK.String() {
-		return Check{}, false
-	}
-	where := fmt.Sprintf("on %d of %d GPUs: %s", counts[worst], gpus, words(worst))
-	switch worst {
+// explainCall returns the check of one counter on the GPUs on which it is in a state that is not fine.
+func explainCall(call, state, where string) Check {
+	switch state {
 	case timeline.StateUnsupported.String():
-		return Check{call, Warning, where, "nobody: this hardware or driver does not have it", ""}, true
+		return Check{call, Warning, where, "nobody: this hardware or driver does not have it", ""}
 	case timeline.StateNoPermission.String():
 		return Check{
 			call, Failed, where, "the cluster's admin",
 			"run the agent as root; in a container `privileged: true` (CAP_SYS_ADMIN alone was reported to be lost after minutes, NVIDIA/DCGM#214)",
-		}, true
+		}
 	case timeline.StateTimeout.String():
-		return Check{call, Failed, where + ", a call of the driver does not come back", "the cluster's admin", resetHint}, true
+		return Check{call, Failed, where + ", a call of the driver does not come back", "the cluster's admin", resetHint}
 	case timeline.StateLost.String():
-		return Check{call, Failed, where, "the cluster's admin", "look for Xid 79 in `dmesg`; the GPU needs a reset or a reboot"}, true
+		return Check{call, Failed, where, "the cluster's admin", "look for Xid 79 in `dmesg`; the GPU needs a reset or a reboot"}
 	}
-	return Check{call, Warning, where, "the cluster's admin", "run `tpotscope doctor` again; if it stays, look in `dmesg`"}, true
+	return Check{call, Warning, where, "the cluster's admin", "run `tpotscope doctor` again; if it stays, look in `dmesg`"}
 }
 
 // checkLatency warns if the driver is too slow for the default rates.

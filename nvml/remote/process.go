@@ -115,7 +115,7 @@ func spawn(path string, args, extraEnv []string) (*process, error) {
 	}
 	cmd := exec.Command(path, args...) //nolint:noctx // the supervisor ends it: politely first, and it may not die
 	cmd.Stdin, cmd.Stderr, cmd.ExtraFiles = p.stdinR, p.stderrW, []*os.File{p.framesW}
-	cmd.Env = append(cleanEnv(os.Environ()), extraEnv...)
+	cmd.Env = append(CleanEnv(os.Environ()), extraEnv...)
 	cmd.SysProcAttr = sysProcAttr()
 	started, ended := make(chan error, 1), make(chan struct{})
 	go keep(cmd, started, ended)
@@ -156,9 +156,9 @@ func exitOf(cmd *exec.Cmd) error {
 	}
 }
 
-// cleanEnv returns the agent's own environment without what makes the loader bind the driver's functions at start: a
+// CleanEnv returns the environment env without what makes the loader bind the driver's functions at start: a
 // function that this driver has not would end the helper before it begins.
-func cleanEnv(env []string) []string {
+func CleanEnv(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, "LD_BIND_NOW=") })
 }
 

@@ -706,7 +706,7 @@ func TestHelperIsFoundBesideTheAgent(t *testing.T) {
 }
 
 func TestLoaderVariableIsCleaned(t *testing.T) {
-	have := cleanEnv([]string{"A=1", "LD_BIND_NOW=1", "LD_BIND_NOW=", "B=LD_BIND_NOW=2"})
+	have := CleanEnv([]string{"A=1", "LD_BIND_NOW=1", "LD_BIND_NOW=", "B=LD_BIND_NOW=2"})
 	if diff := cmp.Diff([]string{"A=1", "B=LD_BIND_NOW=2"}, have); diff != "" {
 		t.Errorf("environment (-want +have):\n%s", diff)
 	}
