@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"cmp"
 	"hash/fnv"
 	"math"
 	"math/rand/v2"
@@ -96,27 +97,33 @@ func undecided(cells []Timed, v Verdict) Verdict {
 	return v
 }
 
-// reasonOf is what the newest cell with that label rests on. Of cells that are mixed because nobody counts prompts and
+// reasonOf is what the cell in the middle of those with that label rests on, by what decides the label. Of cells that are mixed because nobody counts prompts and
 // those that are mixed by what was measured, the kind that held longer speaks.
 func reasonOf(cells []Timed, l timeline.Label) string {
 	var counted, not time.Duration
-	reason := ""
-	for _, c := range slices.Backward(cells) {
-		switch {
+	var told []*Verdict
+	for i := range cells {
+		switch c := &cells[i]; {
 		case c.Verdict.Label != l:
 		case c.Verdict.Reason == ReasonNotCounted:
 			not += c.Over.Duration()
 		default:
 			counted += c.Over.Duration()
-			if reason == "" {
-				reason = c.Verdict.Reason
-			}
+			told = append(told, &c.Verdict)
 		}
 	}
 	if not > counted {
 		return ReasonNotCounted
 	}
-	return reason
+	if len(told) == 0 {
+		return ""
+	}
+	kind := told[len(told)/2].Mixed
+	high, medium := bounds(l, kind)
+	if deciding := slices.Concat(high, medium); len(deciding) > 0 {
+		slices.SortStableFunc(told, func(x, y *Verdict) int { return cmp.Compare(deciding[0].of(x), deciding[0].of(y)) })
+	}
+	return told[len(told)/2].Reason
 }
 
 // judgeRun sets confidence, interval and what held the confidence down.
