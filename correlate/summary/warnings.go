@@ -67,14 +67,17 @@ func (b *Builder) warnings(r *Report, p *pool, tooMany bool) []string {
 	return w
 }
 
+// worthSaying is the least share of time that is a warning.
+const worthSaying = 0.005
+
 // decodeWarnings are about the verdict and its counters.
 func (b *Builder) decodeWarnings(r *Report, say func(string, ...any)) {
 	d := &b.cells.d
 	if d.seconds > 0 && d.covered < 0.9*d.seconds {
 		say("trusted counter windows cover %.0f %% of the decoding time", 100*d.covered/d.seconds)
 	}
-	if d.seconds > 0 && d.determined < d.seconds && d.determined > 0 {
-		say("no verdict for %.0f %% of the decoding time", 100*(1-d.determined/d.seconds))
+	if left := 1 - d.determined/d.seconds; d.determined > 0 && left >= worthSaying {
+		say("no verdict for %.0f %% of the decoding time", 100*left)
 	}
 	if _, ok := d.counters[timeline.GraphicsUtil].Value(); !ok && d.covered > 0 {
 		say("graphics activity is not read: host and launch time are not told apart")
@@ -82,7 +85,13 @@ func (b *Builder) decodeWarnings(r *Report, say func(string, ...any)) {
 	if d.stepsGuessed {
 		say("the engine counts no steps: they are taken as output tokens over batch, one token a request and step")
 	}
-	if r.Decode.Reason == verdict.ReasonLegacy {
+	switch windows := slices.ContainsFunc(b.gpus, func(g timeline.GPU) bool { return g.GPM }); {
+	case r.Decode.Reason == verdict.ReasonNoMapping:
+		say("nothing says which GPUs serve the target: name them in its gpus: by UUID")
+	case r.Decode.Reason != verdict.ReasonLegacy:
+	case windows:
+		say("activity windows are not read, though the GPU has them (tpotscope doctor says why): duty cycles say nothing of bandwidth")
+	default:
 		say("only duty cycles are read on this GPU: they say nothing of bandwidth")
 	}
 	if len(r.Targets) > 1 {
@@ -162,7 +171,7 @@ type doubt struct {
 // doubts lists the flags that bear on latencies. Coalesced reads have a warning of their own.
 func doubts() []doubt {
 	return []doubt{
-		{timeline.FlagNoCount, "no token count was told, so that they have no TPOT"},
+		{timeline.FlagNoCount, "no token count was told, so that they have no TPOT (stream_options.include_usage asks for it, or proxy.inject_usage)"},
 		{timeline.FlagHiddenTokens, "hidden tokens were counted, and how many is not told"},
 		{timeline.FlagFirstAssumed, "the first event is assumed to have borne one token"},
 		{timeline.FlagCountMismatch, "token counts by event do not add up to the engine's total"},
