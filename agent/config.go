@@ -232,6 +232,11 @@ func (c *Config) validateTargets() error {
 		} else if err := CheckURL(t.EngineURL); err != nil {
 			errs = append(errs, fmt.Errorf("targets[%d].engine_url: %w", i, err))
 		}
+		for _, uuid := range t.GPUs {
+			if !strings.HasPrefix(uuid, "GPU-") && !strings.HasPrefix(uuid, "MIG-") {
+				errs = append(errs, fmt.Errorf("targets[%d].gpus: %q is no UUID of a GPU; `nvidia-smi -L` lists them", i, uuid))
+			}
+		}
 		for _, degree := range []struct {
 			name string
 			n    int

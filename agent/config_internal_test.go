@@ -19,6 +19,7 @@ func TestValidateNamesWhatCannotWork(t *testing.T) {
 		"a relative socket":           {func(c *Config) { c.Socket = "agent.sock" }, `socket: "agent.sock" is relative: want a path that begins with /`},
 		"a scrape that overlaps":      {func(c *Config) { c.Scrape.Timeout = 2 * time.Second }, "scrape.timeout: 2s is longer than scrape.interval (1s)"},
 		"a format nobody knows":       {func(c *Config) { c.Targets = []Target{{Name: "a", EngineURL: "http://h:1", DType: "bf61"}} }, `targets[0].dtype: unknown dtype "bf61" (nearest: bf16`},
+		"a GPU by its number":         {func(c *Config) { c.Targets = []Target{{Name: "a", EngineURL: "http://h:1", GPUs: []string{"0"}}} }, `targets[0].gpus: "0" is no UUID of a GPU`},
 		"a cache format nobody knows": {func(c *Config) { c.Targets = []Target{{Name: "a", EngineURL: "http://h:1", KVDType: "zz"}} }, `targets[0].kv_dtype: unknown dtype "zz"`},
 		"a scenario that is shipped":  {func(c *Config) { c.NVML.Source = "sim:memory_bound" }, ""},
 		"a scenario nobody has":       {func(c *Config) { c.NVML.Source = "sim:memory_bond" }, `nvml.source: open scenario: there is no file "memory_bond"`},
