@@ -364,8 +364,12 @@ func scaledBytes(bytes, covered, seconds float64) timeline.Measure {
 	return timeline.Known(bytes * seconds / covered)
 }
 
-// step returns the mean step of the cell, and how many there were.
-func step(c *Cell) (roofline.Step, float64, bool) {
+// draftedFrom tokens a step and request drafts are accepted: the first tokens of new requests, and gauges that lag, stay
+// below.
+const draftedFrom = 1.2
+
+// MeanStep returns the mean step of the cell, and how many there were; false where the work of a step is not known.
+func MeanStep(c *Cell) (roofline.Step, float64, bool) {
 	if !c.OutputTokens.OK() || !c.Batch.OK() || !c.ContextSum.OK() || !c.PromptTokens.OK() {
 		return roofline.Step{}, 0, false
 	}

@@ -176,13 +176,6 @@ func ranks(c *Cell, t *target) []verdict.Rank {
 	return out
 }
 
-const (
-	noStepsLow = 0.4 // where nobody counts steps, speculation may yield up to two and a half tokens of each
-	// draftedFrom tokens a step and request drafts are accepted: the first tokens of new requests, and gauges that lag,
-	// stay below.
-	draftedFrom = 1.2
-)
-
 // modelled fills in the ratio of measured to modelled traffic, and its band, and returns the modelled traffic.
 func modelled(c *Cell, t *target, in *verdict.Input) timeline.Measure {
 	if t.model == nil {
@@ -191,7 +184,7 @@ func modelled(c *Cell, t *target, in *verdict.Input) timeline.Measure {
 		}
 		return timeline.Absent("model, number format or gpu is not known")
 	}
-	st, n, ok := step(c)
+	st, n, ok := MeanStep(c)
 	if !ok {
 		return timeline.Absent("batch, context or token counts are not known")
 	}
@@ -200,10 +193,7 @@ func modelled(c *Cell, t *target, in *verdict.Input) timeline.Measure {
 		u.Prefix = true
 	}
 	bytes := t.model.Bytes(st, u).Scale(n)
-	in.Band = verdict.RhoBand(bytes)
-	if !c.Steps.OK() {
-		in.Band.Low = min(in.Band.Low, noStepsLow)
-	}
+	in.Band = verdict.RhoBand(bytes, c.Steps.OK())
 	if !in.NoProbe && (!c.Coverage.OK() || c.Coverage.Value < fullCoverage) {
 		in.Rho = timeline.Absent("traffic coverage is below 95 %")
 	} else if c.DRAMBytes.OK() && bytes.Estimate > 0 {

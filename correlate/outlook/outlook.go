@@ -25,7 +25,8 @@ type Facts struct {
 	Eta    map[string]verdict.Eta // calibrated on the node, by UUID
 }
 
-// Step is what a step of the target took, and what it should have. Every time is a mean over the same steps.
+// Step is what a step of the target took, and what it should have. Times are means: measured ones over all steps, those
+// of the model and their ratios over the steps whose context and prompt work are known.
 type Step struct {
 	MeasuredS timeline.Measure `json:"measured_s"`
 	FloorS    timeline.Measure `json:"floor_s"`    // all peaks reached
@@ -58,10 +59,6 @@ func Absent(why string) Step {
 	a := timeline.Absent(why)
 	return Step{MeasuredS: a, FloorS: a, ExpectedS: a, InChunksS: a, OverFloor: a, OverExpected: a}
 }
-
-// usualChunk is the token budget of a step that engines use when nothing else is set (vLLM's default for online serving
-// of max_num_batched_tokens is 2048 or more).
-const usualChunk = 2048
 
 // Tally adds up the steps of one target. It is not safe for concurrent use.
 type Tally struct {
@@ -144,14 +141,13 @@ func (t *Tally) expect(c *correlate.Cell, sec, n float64) {
 	if t.model == nil {
 		return
 	}
-	if !c.ContextSum.OK() || !c.PromptTokens.OK() {
+	st, _, ok := correlate.MeanStep(c)
+	if !ok {
 		t.missed["context or prompt tokens are not known"] += sec
 		return
 	}
 	s := &t.sums
-	st := roofline.Step{Decode: c.OutputTokens.Value / n, Prompt: c.PromptTokens.Value / n, Context: c.ContextSum.Value}
-	if st.Decode > draftedFrom*c.Batch.Value {
-		st.Sequences = c.Batch.Value
+	if st.Sequences > 0 {
 		s.drafted += n
 	}
 	s.sequences += n * c.Batch.Value
@@ -180,16 +176,6 @@ func (t *Tally) expect(c *correlate.Cell, sec, n float64) {
 	}
 }
 
-// What a band leaves out. Counters: their refresh and their denominator are off by a few percent. Copies, sampling and
-// workspaces add. And where nobody counts steps, speculation may yield up to two and a half tokens of each.
-const (
-	marginLow, marginHigh = 0.9, 1.25
-	guessedLow            = 0.4
-	// draftedFrom tokens a step and request drafts are accepted: the first tokens of new requests, and gauges that lag,
-	// stay below.
-	draftedFrom = 1.2
-)
-
 // bytes adds what a cell's steps moved, and the band of what the model expects.
 func (t *Tally) bytes(c *correlate.Cell, st roofline.Step, n float64) {
 	s := &t.sums
@@ -197,13 +183,10 @@ func (t *Tally) bytes(c *correlate.Cell, st roofline.Step, n float64) {
 	plain := t.model.Bytes(st, u).Scale(n)
 	u.Prefix = true
 	shared := t.model.Bytes(st, u).Scale(n)
-	low := marginLow
-	if !c.Steps.OK() {
-		low = guessedLow
-	}
+	own, common := verdict.RhoBand(plain, c.Steps.OK()), verdict.RhoBand(shared, c.Steps.OK())
 	s.read, s.estimate = s.read+c.DRAMBytes.Value, s.estimate+plain.Estimate
-	s.low, s.high = s.low+low*plain.Low, s.high+marginHigh*plain.High
-	s.lowShared, s.highShared = s.lowShared+low*shared.Low, s.highShared+marginHigh*shared.High
+	s.low, s.high = s.low+own.Low*plain.Estimate, s.high+own.High*plain.Estimate
+	s.lowShared, s.highShared = s.lowShared+common.Low*plain.Estimate, s.highShared+common.High*plain.Estimate
 	for _, r := range plain.Reasons {
 		s.why = noted(s.why, r.What)
 	}
@@ -255,7 +238,7 @@ func (t *Tally) expected(m *roofline.Model, st roofline.Step, clock float64) flo
 // inChunks is the mean time of a step when prompt tokens come in whole chunks and the other steps only decode. Spread
 // evenly they can only take less, for a segment's time grows the faster the more tokens it holds.
 func (t *Tally) inChunks(st roofline.Step, clock, even float64) float64 {
-	room := max(1, usualChunk-st.Decode)
+	room := max(1, roofline.UsualChunk-st.Decode)
 	part := st.Prompt / room
 	if part <= 0 || part >= 1 {
 		return even

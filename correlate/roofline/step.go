@@ -13,6 +13,10 @@ type Step struct {
 	AdapterRank   float64
 }
 
+// UsualChunk is the token budget of a step that engines use when nothing else is set (vLLM's default for online serving
+// of max_num_batched_tokens is 2048 or more). It bounds how concentrated prompt work can be.
+const UsualChunk = 2048
+
 // Speculating returns the step of a batch that decodes at one mean context and verifies drafts tokens of each sequence.
 func Speculating(batch, context, drafts float64) Step {
 	return Step{Decode: batch * (1 + drafts), Context: batch * context, Sequences: batch}

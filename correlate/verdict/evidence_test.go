@@ -115,18 +115,21 @@ func TestHighNeedsBytesHeldAgainstTheModel(t *testing.T) {
 func TestUnknownInputsWidenTheBandOfBytes(t *testing.T) {
 	m := on(t, "Llama-3.1-8B", "h100", "bf16", 1)
 	st := roofline.Decoding(64, 2500)
-	known, unknown := verdict.RhoBand(m.Bytes(st, roofline.Unknown{})), verdict.RhoBand(m.Bytes(st, roofline.Unknown{Prefix: true, Draft: true}))
+	known, unknown := verdict.RhoBand(m.Bytes(st, roofline.Unknown{}), true), verdict.RhoBand(m.Bytes(st, roofline.Unknown{Prefix: true, Draft: true}), true)
 	if known != (timeline.Interval{Low: 0.9, High: 1.25}) {
 		t.Errorf("all inputs known: %+v", known)
 	}
 	if unknown.Low > 0.54 || unknown.High < 1.3 {
 		t.Errorf("64 requests may share 2,000 tokens, which takes off 0.46, and drafts may add 0.3: got %+v", unknown)
 	}
-	experts := verdict.RhoBand(on(t, "Qwen3-30B-A3B", "h200", "fp8", 1).Bytes(roofline.Decoding(256, 300), roofline.Unknown{}))
+	experts := verdict.RhoBand(on(t, "Qwen3-30B-A3B", "h200", "fp8", 1).Bytes(roofline.Decoding(256, 300), roofline.Unknown{}), true)
 	if experts.Low > 0.5 {
 		t.Errorf("alike tokens touch half of the experts: got %+v", experts)
 	}
-	if got := verdict.RhoBand(roofline.Band{}); got != (timeline.Interval{}) {
+	if got := verdict.RhoBand(m.Bytes(st, roofline.Unknown{}), false); got.Low > 0.4 || got.High != known.High {
+		t.Errorf("the band of steps that nobody counts is %v, of counted ones %v", got, known)
+	}
+	if got := verdict.RhoBand(roofline.Band{}, true); got != (timeline.Interval{}) {
 		t.Errorf("no estimate: got %+v", got)
 	}
 }

@@ -5,10 +5,6 @@ import (
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
-// usualChunk is the token budget of a step that engines use when nothing else is set (vLLM's default for online
-// serving of max_num_batched_tokens is 2048 or more). It bounds how concentrated prompt work can be.
-const usualChunk = 2048
-
 // placeMixed places the time at the roofs inside its interval, for a cell whose steps carry prompt work. The counters
 // give the time of DRAM traffic and of tensor work; the model of segments says which part of each passes under the
 // other, and what is left is stretched by what products usually reach. How the prompt tokens were spread over the steps
@@ -26,7 +22,7 @@ func placeMixed(in *Input, p part, roof timeline.Interval) point {
 	decode, prompt := w.Decode.Value/steps, w.Prompt.Value/steps
 	even := []weighted{{1, roofline.Step{Decode: decode, Prompt: prompt, Context: w.Context.Value}}}
 	cases := [][]weighted{even}
-	if part := prompt / max(usualChunk-decode, 1); part < 1 { // whole chunks in few steps, decode alone in the rest
+	if part := prompt / max(roofline.UsualChunk-decode, 1); part < 1 { // whole chunks in few steps, decode alone in the rest
 		cases = append(cases, []weighted{
 			{part, roofline.Step{Decode: decode, Prompt: prompt / part, Context: w.Context.Value}},
 			{1 - part, roofline.Step{Decode: decode, Context: w.Context.Value}},

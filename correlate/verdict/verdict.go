@@ -175,12 +175,17 @@ type Input struct {
 }
 
 // RhoBand returns where measured bytes over those that b estimates may lie without being a finding: from what the byte
-// model leaves open, and from what counters and the traffic that no model holds may add and take off.
-func RhoBand(b roofline.Band) timeline.Interval {
+// model leaves open, and from what counters and the traffic that no model holds may add and take off; and, where nobody
+// counted the steps, from tokens that came several a step.
+func RhoBand(b roofline.Band, counted bool) timeline.Interval {
 	if b.Estimate <= 0 {
 		return timeline.Interval{}
 	}
-	return timeline.Interval{Low: rhoLow * b.Low / b.Estimate, High: max(rhoHigh, rhoLeast*b.High/b.Estimate)}
+	iv := timeline.Interval{Low: rhoLow * b.Low / b.Estimate, High: max(rhoHigh, rhoLeast*b.High/b.Estimate)}
+	if !counted {
+		iv.Low = min(iv.Low, rhoUncounted)
+	}
+	return iv
 }
 
 // Bounds of measured over modelled bytes where all inputs are known: copies, pages of tables and padding add, and the
@@ -190,4 +195,6 @@ const (
 	rhoLow   = 0.9
 	rhoHigh  = 1.25
 	rhoLeast = 1.05
+	// rhoUncounted: where nobody counts steps, speculation may yield up to two and a half tokens of each.
+	rhoUncounted = 0.4
 )
