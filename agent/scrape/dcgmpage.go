@@ -51,6 +51,10 @@ const (
 	blankInt32 = 2147483632
 )
 
+// maxDCGMSeries is how many series of the exporter's page are read: eighteen fields of sixteen GPUs that a hundred pods
+// share, each of which has a series.
+const maxDCGMSeries = 1 << 15
+
 // fractionSlack is by how much rounding may lift a fraction over one.
 const fractionSlack = 1e-6
 
@@ -108,8 +112,12 @@ var (
 // are compared without regard to case, because releases spell them differently.
 func TranslateDCGM(page []byte) ([]DCGMRow, DCGMRefused, error) {
 	var refused DCGMRefused
+	kept, err := wanted(page, maxDCGMSeries, func(name []byte) bool { return dcgmFields[string(name)].factor != 0 })
+	if err != nil {
+		return nil, refused, err
+	}
 	p := expfmt.NewTextParser(model.UTF8Validation)
-	fams, err := p.TextToMetricFamilies(bytes.NewReader(page))
+	fams, err := p.TextToMetricFamilies(bytes.NewReader(kept))
 	if err != nil {
 		return nil, refused, errUnreadable
 	}

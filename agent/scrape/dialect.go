@@ -26,11 +26,18 @@ var dialects = []dialect{
 	{"llama.cpp", "llamacpp:", readLlama},
 }
 
+// startTimeMetric tells when a process began, whatever it is.
+const startTimeMetric = "process_start_time_seconds"
+
 // Translate reads a Prometheus text page of an engine into s, and returns what the page tells of the engine's
 // identity. Counters that the page does not hold, or whose value is not a number, stay absent. The page is used up.
 func Translate(page []byte, s *timeline.EngineSample) (Identity, error) {
+	kept, err := wanted(page, maxSeries, known)
+	if err != nil {
+		return Identity{}, err
+	}
 	p := expfmt.NewTextParser(model.UTF8Validation)
-	fams, err := p.TextToMetricFamilies(bytes.NewReader(withoutBuckets(page)))
+	fams, err := p.TextToMetricFamilies(bytes.NewReader(kept))
 	if err != nil {
 		return Identity{}, errUnreadable
 	}
@@ -39,7 +46,7 @@ func Translate(page []byte, s *timeline.EngineSample) (Identity, error) {
 			if strings.HasPrefix(name, d.prefix) {
 				id := d.read(families(fams), s)
 				id.Engine = d.name
-				if t, ok := families(fams).least("process_start_time_seconds"); ok {
+				if t, ok := families(fams).least(startTimeMetric); ok {
 					s.Put(timeline.StartTime, t)
 				}
 				return id, nil
@@ -49,16 +56,69 @@ func Translate(page []byte, s *timeline.EngineSample) (Identity, error) {
 	return Identity{}, errUnknown
 }
 
-// withoutBuckets takes the lines of histogram buckets out of a page, in place: they are most of what an engine tells,
-// and only sums and counts are read.
-func withoutBuckets(page []byte) []byte {
+// maxSeries is how many series of an engine's page are read. An engine of sixteen replicas tells some hundreds that are no buckets.
+const maxSeries = 1 << 13
+
+// wanted takes out of a page, in place, all that is not read: other programs' metrics, help texts, and the lines of
+// histogram buckets, which are most of what an engine tells. What is left is parsed, which takes a hundred times as long
+// and as much room: so that is bounded.
+func wanted(page []byte, most int, known func(name []byte) bool) ([]byte, error) {
 	kept := page[:0]
+	series := 0
 	for line := range bytes.Lines(page) {
-		if name, _, ok := bytes.Cut(line, []byte("{")); !ok || !bytes.HasSuffix(name, []byte("_bucket")) {
-			kept = append(kept, line...)
+		if !ours(bytes.TrimSpace(line), known) {
+			continue
+		}
+		if line[0] != '#' {
+			series++
+		}
+		if series > most {
+			return nil, errTooMany
+		}
+		kept = append(kept, line...)
+	}
+	return kept, nil
+}
+
+// ours reports whether a line of a page is of a metric that may be read. A line that is none stays, so that a page which
+// is no page of metrics is told from one of another program.
+func ours(line []byte, known func(name []byte) bool) bool {
+	if rest, comment := bytes.CutPrefix(line, []byte("# TYPE ")); comment {
+		name, _, _ := bytes.Cut(rest, []byte(" "))
+		return known(name)
+	}
+	if len(line) == 0 || line[0] == '#' {
+		return false
+	}
+	name := line[:max(0, bytes.IndexAny(line, "{ \t"))]
+	if bytes.HasSuffix(name, []byte("_bucket")) && line[len(name)] == '{' {
+		return false
+	}
+	return known(name) || !metricName(name)
+}
+
+// known reports whether a name is that of an engine's metric, or of the one of its process.
+func known(name []byte) bool {
+	if bytes.HasPrefix(name, []byte(startTimeMetric)) {
+		return true
+	}
+	for _, d := range dialects {
+		if bytes.HasPrefix(name, []byte(d.prefix)) {
+			return true
 		}
 	}
-	return kept
+	return false
+}
+
+// metricName reports whether a name is one in the text format of Prometheus.
+func metricName(name []byte) bool {
+	for i, c := range name {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c == ':'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return len(name) > 0
 }
 
 // families are the metrics of one page by name.
@@ -95,16 +155,17 @@ func (f families) distribution(names ...string) (total, count float64, ok bool) 
 			}
 		}
 		if ok {
-			return total, count, plausible(total)
+			// A count that is no number comes out of the parser as some number, nothing most likely.
+			return total, count, plausible(total) && plausible(count) && (count > 0 || total == 0)
 		}
 	}
 	return 0, 0, false
 }
 
-// label returns the first value of a label of a metric that is not empty.
+// label returns the first value of a label of a metric that is not empty, as [clip] leaves it.
 func (f families) label(name, label string) string {
 	for _, m := range f.metrics(name) {
-		if v := labelOf(m, label); v != "" {
+		if v := clip(labelOf(m, label)); v != "" {
 			return v
 		}
 	}

@@ -129,7 +129,8 @@ func TestOnlyBucketsAreLeftOut(t *testing.T) {
 		"vllm:num_requests_running{a=\"_bucket{\"} 3\nvllm:x_bucket{le=\"1\"} 5": "3",
 		"vllm:x_bucket{le=\"1\"} 5\nvllm:num_requests_running 3\n":               "3",
 		"vllm:num_requests_running 3\n_bucket 4\n":                               "3",
-		"vllm:num_requests_running 3\nx_bucket {\n":                              "metrics not readable",
+		"vllm:num_requests_running 3\nvllm:x_bucket {\n":                         "metrics not readable",
+		"vllm:num_requests_running 3\nx_bucket {\n":                              "3", // another program's, and not read
 	} {
 		var s timeline.EngineSample
 		_, err := scrape.Translate([]byte(text), &s)

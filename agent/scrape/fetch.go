@@ -25,6 +25,7 @@ var (
 	errTimeout    = errors.New("no answer in time")
 	errNoAnswer   = errors.New("no answer")
 	errTooLarge   = errors.New("answer too large")
+	errTooMany    = errors.New("too many series")
 	errUnreadable = errors.New("metrics not readable")
 	errUnknown    = errors.New("metrics of no known engine")
 )

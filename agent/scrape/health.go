@@ -53,7 +53,7 @@ func answers(why error) bool {
 	if status, ok := errors.AsType[statusError](why); ok {
 		return status < http.StatusInternalServerError || status == http.StatusNotImplemented
 	}
-	return errors.Is(why, errUnknown) || errors.Is(why, errUnreadable) || errors.Is(why, errTooLarge)
+	return errors.Is(why, errUnknown) || errors.Is(why, errUnreadable) || errors.Is(why, errTooLarge) || errors.Is(why, errTooMany)
 }
 
 // answered notes a scrape with an answer.

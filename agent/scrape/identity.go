@@ -3,7 +3,10 @@ package scrape
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // identityRetry is how long an engine that did not tell its identity is left alone before it is asked again.
@@ -95,10 +98,17 @@ func (s *Scraper) ask(ctx context.Context, path string, v any) bool {
 	return err == nil && json.Unmarshal(body, v) == nil
 }
 
-// clip bounds a name from outside.
+// clip makes a name from outside one that a log, a label and a file can hold: bounded, and without what does not print.
 func clip(name string) string {
-	if len(name) > maxName {
-		return name[:maxName]
+	var b strings.Builder
+	for _, r := range name {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
+			continue
+		}
+		if b.Len()+utf8.RuneLen(r) > maxName {
+			break
+		}
+		b.WriteRune(r)
 	}
-	return name
+	return b.String()
 }
