@@ -3,6 +3,7 @@ package calibration_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -189,6 +190,23 @@ func TestASourceThatEndsIsAnError(t *testing.T) {
 	_, err := calibration.Run(t.Context(), calibration.Options{Source: source(func(context.Context, timeline.GPUSink) error { return os.ErrNotExist }), Now: func() timeline.Instant { return 1 }})
 	if err == nil || !strings.Contains(err.Error(), "the source ended") {
 		t.Errorf("Run() = %v", err)
+	}
+}
+
+func TestACommandIsNotWaitedForByWhatItHasStarted(t *testing.T) {
+	t.Parallel()
+	clock, err := hostclock.New()
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	began := time.Now()
+	w := world{gpu: device(t, "h100"), dram: 0.92}
+	_, err = calibration.Run(ctx, calibration.Options{
+		Source: remote.NewLocal(sim.NewLibrary(w, sim.Options{}, clock.Now), nvml.DefaultConfig(), clock.Now), Now: clock.Now,
+		Command: []string{"/bin/sh", "-c", "sleep 40 & wait"}, Env: os.Environ(), Wall: time.Now,
+	})
+	if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > 30*time.Second {
+		t.Errorf("Run() = %v after %v, want it to end with its context", err, took)
 	}
 }
 
