@@ -122,8 +122,6 @@ func runKernels(ctx context.Context, command, env []string, uuid string, now fun
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("run kernels: %w", err)
 	}
-	// What the command has started may hold its output open beyond its own end.
-	defer context.AfterFunc(ctx, func() { _ = out.Close() })()
 	list, errLines := ReadKernels(out, now)
 	_, _ = io.Copy(io.Discard, out) // a command that is not understood still ends by itself
 	if err := cmd.Wait(); err != nil {
