@@ -76,7 +76,7 @@ func run(args []string) error {
 	open := func() (nvml.Library, error) {
 		lib, err := libnvml.Open(f.library)
 		if err == nil && lib.Note() != "" {
-			fmt.Fprintln(os.Stderr, lib.Note()) // the agent logs it
+			fmt.Fprintln(os.Stderr, remote.NotePrefix+lib.Note()) // the agent logs it
 		}
 		return lib, err
 	}

@@ -221,9 +221,16 @@ func (l *lines) add(line string) {
 		return
 	}
 	l.room--
+	if note, ok := strings.CutPrefix(line, NotePrefix); ok {
+		l.log.Warn("gpu driver is not known", slog.String("detail", note))
+		return
+	}
 	l.log.Info("gpu helper", slog.String("line", line), slog.Int("suppressed", l.suppressed))
 	l.suppressed = 0
 }
+
+// NotePrefix begins a line of the helper's that people should read: what is made of a driver that is not known.
+const NotePrefix = "note: "
 
 // crashWords are what the runtime begins its last words with (runtime, fatal signals, panics and throws).
 var crashWords = [...]string{"SIG", "fatal error: ", "panic: ", "unexpected fault address"}

@@ -557,6 +557,15 @@ func TestHelperThatIsRefusedByTheDriverSaysWhyOnce(t *testing.T) {
 	})
 }
 
+func TestADriverThatIsNotKnownIsAWarning(t *testing.T) {
+	var out strings.Builder
+	l := newLines(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn})), func() timeline.Instant { return timeline.Instant(time.Hour) })
+	l.copy(strings.NewReader("a line\n" + NotePrefix + "read as another\n"))
+	if have := out.String(); strings.Count(have, "\n") != 1 || !strings.Contains(have, `detail="read as another"`) {
+		t.Errorf("log is %q, want the note alone", have)
+	}
+}
+
 func TestWhatTheHelperWritesIsLoggedAndNotTooMuch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
