@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -52,7 +51,7 @@ type Drops struct {
 // Store is where everything measured meets. It numbers requests, feeds the correlation engine and queues what is to be
 // recorded. All methods are safe for concurrent use and none blocks on anything but the store's own short lock.
 type Store struct {
-	refs atomic.Uint64
+	numbers numbers
 
 	now func() timeline.Instant // of what carries no instant of its own; nil: zero
 
@@ -80,7 +79,7 @@ type capKey struct {
 // caller has to drain it.
 func NewStore(engine *correlate.Engine, keep bool) *Store {
 	return &Store{
-		engine: engine, keep: keep,
+		engine: engine, keep: keep, numbers: numbers{of: map[*source]map[uint64]uint64{}},
 		caps: map[capKey]timeline.Capability{}, latest: map[int]timeline.Instant{}, around: map[int]timeline.Inventory{},
 	}
 }
@@ -195,113 +194,6 @@ func (s *Store) SetTargets(targets []timeline.Target) {
 	if s.keep {
 		s.queue.targets = slices.Clone(targets)
 	}
-}
-
-// Source returns the sink of one observer of requests. Observers number their requests as they like; the store gives
-// each request a number of its own. A request whose record names no target gets the given one.
-func (s *Store) Source(target string) timeline.RequestSink {
-	return &source{store: s, target: target, refs: map[uint64]uint64{}}
-}
-
-// maxOpenRefs bounds the numbers that are kept of one observer. An observer that never closes its requests loses the
-// oldest of them: what it still tells of those counts as another request.
-const maxOpenRefs = 1 << 16
-
-// source renumbers the requests of one observer.
-type source struct {
-	store  *Store
-	target string
-
-	mu   sync.Mutex
-	refs map[uint64]uint64 // of requests that are open
-}
-
-var _ timeline.TokensSink = (*source)(nil)
-
-// ref returns the store's number of an observer's request.
-func (o *source) ref(theirs uint64) uint64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.number(theirs)
-}
-
-// number is ref with the lock held.
-func (o *source) number(theirs uint64) uint64 {
-	r, ok := o.refs[theirs]
-	if !ok {
-		r = o.store.refs.Add(1)
-		o.refs[theirs] = r
-		if len(o.refs) > maxOpenRefs {
-			maps.DeleteFunc(o.refs, func(_, own uint64) bool { return own+maxOpenRefs/2 < r })
-		}
-	}
-	return r
-}
-
-// OpenRequest takes a request that was sent.
-func (o *source) OpenRequest(r *timeline.Request) {
-	open := o.rename(r)
-	s := o.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.engine.Open(&open)
-	if s.keep {
-		s.queue.opens = push(s.queue.opens, open, maxPendingRequests, &s.drops.Requests)
-	}
-}
-
-// AddToken takes one event of an open request.
-func (o *source) AddToken(e timeline.TokenEvent) {
-	e.Ref = o.ref(e.Ref)
-	s := o.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.engine.Token(e)
-	if s.keep {
-		s.queue.tokens = push(s.queue.tokens, e, maxPendingTokens, &s.drops.Tokens)
-	}
-}
-
-// AddTokens takes many events under one lock: a report of a busy node holds hundreds. It numbers them in place.
-func (o *source) AddTokens(events []timeline.TokenEvent) {
-	o.mu.Lock()
-	for i := range events {
-		events[i].Ref = o.number(events[i].Ref)
-	}
-	o.mu.Unlock()
-	s := o.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range events {
-		s.engine.Token(e)
-		if s.keep {
-			s.queue.tokens = push(s.queue.tokens, e, maxPendingTokens, &s.drops.Tokens)
-		}
-	}
-}
-
-// CloseRequest takes the whole record of a request that ended.
-func (o *source) CloseRequest(r *timeline.Request) {
-	closed := o.rename(r)
-	o.mu.Lock()
-	delete(o.refs, r.Ref)
-	o.mu.Unlock()
-	s := o.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.engine.Close(&closed)
-	if s.keep {
-		s.queue.requests = push(s.queue.requests, closed, maxPendingRequests, &s.drops.Requests)
-	}
-}
-
-func (o *source) rename(r *timeline.Request) timeline.Request {
-	own := *r
-	own.Ref = o.ref(r.Ref)
-	if own.Target == "" {
-		own.Target = o.target
-	}
-	return own
 }
 
 // Advance closes every cell that ends at or before upTo and returns what came out, with the events since the last

@@ -79,21 +79,6 @@ func TestARequestKeepsTheTargetThatItNames(t *testing.T) {
 	}
 }
 
-func TestAnObserverThatNeverClosesIsBounded(t *testing.T) {
-	s := newStore(false)
-	o := s.Source("").(*source)
-	for ref := range uint64(3 * maxOpenRefs) {
-		o.ref(ref)
-	}
-	if n := len(o.refs); n > maxOpenRefs+1 || n < maxOpenRefs/2 {
-		t.Errorf("%d numbers are kept, want about %d", n, maxOpenRefs)
-	}
-	newest := s.refs.Load()
-	if got := o.ref(3*maxOpenRefs - 1); got != newest {
-		t.Errorf("the newest request has number %d, want %d", got, newest)
-	}
-}
-
 func TestManyTokensAtOnceAreTokensOneByOne(t *testing.T) {
 	one, many := newStore(true), newStore(true)
 	a, b := one.Source("x"), many.Source("x").(timeline.TokensSink)

@@ -217,6 +217,9 @@ func (h *handler) forgetOldest() {
 			oldest, found = src, true
 		}
 	}
+	if sink, ok := h.sessions[oldest].sink.(Forgetter); ok {
+		sink.Forget()
+	}
 	delete(h.sessions, oldest)
 }
 

@@ -62,6 +62,10 @@ type Aligner interface {
 	Local(peer timeline.Instant) (timeline.Instant, time.Duration, bool)
 }
 
+// Forgetter is a sink that wants to know when nothing more comes of its source: it was silent for longer than all others,
+// and there was no room.
+type Forgetter interface{ Forget() }
+
 // Config is what a handler needs. Aligner may be nil; then reporters on other hosts are refused.
 type Config struct {
 	// Sink returns where the reports of a source go, or nil to refuse the source. It is called when a source is first
