@@ -144,9 +144,8 @@ class Check:
         self.work = tempfile.mkdtemp(prefix="gc")
         self.result = {"schema": SCHEMA, "fake": o.fake, "began_unix": int(time.time()), "checks": []}
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "TPOTSCOPE_"))}
-        for k in ("TPOTSCOPE_NVML_SIM",):  # a simulated driver finds its page by it
-            if k in os.environ:
-                self.env[k] = os.environ[k]
+        if "TPOTSCOPE_NVML_SIM" in os.environ:  # a simulated driver finds its page by it
+            self.env["TPOTSCOPE_NVML_SIM"] = os.environ["TPOTSCOPE_NVML_SIM"]
 
     # Reporting
 
