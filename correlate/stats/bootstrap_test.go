@@ -18,7 +18,7 @@ func coverage(t *testing.T, seed uint64, trials, n, block int, rho float64) floa
 	covered := 0
 	for range trials {
 		xs := ar1(r, n, rho, 10)
-		iv, ok := stats.Bootstrap{Block: block, Resamples: 400, Rand: r}.Mean(xs)
+		iv, ok := stats.MeanInterval(xs, block, 0.95)
 		if !ok {
 			t.Fatalf("no interval for n=%d block=%d", n, block)
 		}
@@ -29,7 +29,7 @@ func coverage(t *testing.T, seed uint64, trials, n, block int, rho float64) floa
 	return float64(covered) / float64(trials)
 }
 
-func TestBlockBootstrapCoversWhereTheNaiveOneFails(t *testing.T) {
+func TestBlockMeansCoverWhereTheNaiveIntervalFails(t *testing.T) {
 	if got := coverage(t, 2, 1000, 400, 20, 0.6); got < 0.92 || got > 0.97 {
 		t.Errorf("blocks of 20 cover %.3f, want 0.92 to 0.97", got)
 	}
@@ -53,7 +53,7 @@ func TestBlockBootstrapCoversWhereTheNaiveOneFails(t *testing.T) {
 	}
 }
 
-func TestBlockBootstrapCoverageOverLengthAndCorrelation(t *testing.T) {
+func TestBlockMeansCoverOverLengthAndCorrelation(t *testing.T) {
 	for _, n := range []int{50, 100, 300} {
 		for _, rho := range []float64{0, 0.4, 0.8} {
 			block := max(5, min(n/10, 15))
@@ -70,12 +70,40 @@ func TestBlockBootstrapCoverageOverLengthAndCorrelation(t *testing.T) {
 
 func TestFewerThanTenBlocksGiveNoInterval(t *testing.T) {
 	xs := make([]float64, 99)
-	b := stats.Bootstrap{Block: 10, Rand: rng(1)}
-	if _, ok := b.Mean(xs); ok {
-		t.Error("Mean of 9 blocks has an interval")
+	if _, ok := stats.MeanInterval(xs, 10, 0.95); ok {
+		t.Error("a mean of 9 blocks has an interval")
 	}
-	if _, ok := b.Mean(make([]float64, 100)); !ok {
-		t.Error("Mean of 10 blocks has none")
+	if _, ok := stats.MeanInterval(make([]float64, 100), 10, 0.95); !ok {
+		t.Error("a mean of 10 blocks has none")
+	}
+	xs = ar1(rng(1), 100, 0.3, 0)
+	for _, odd := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		xs[40] = odd
+		if iv, ok := stats.MeanInterval(xs, 10, 0.95); ok {
+			t.Errorf("a mean over %v has the interval %v", odd, iv)
+		}
+	}
+}
+
+// TestMeanIntervalIsThatOfResampledBlocks holds the closed form to the draws that it stands for.
+func TestMeanIntervalIsThatOfResampledBlocks(t *testing.T) {
+	for _, n := range []int{300, 307} { // whole blocks, and a rest
+		xs := ar1(rng(uint64(n)), n, 0.4, 10)
+		_, drawn, ok := stats.Bootstrap{Block: 10, Resamples: 20_000, Rand: rng(46)}.Statistic(xs, func(idx []int) float64 {
+			var s float64
+			for _, i := range idx {
+				s += xs[i]
+			}
+			return s / float64(len(idx))
+		})
+		closed, closedOK := stats.MeanInterval(xs, 10, 0.95)
+		if !ok || !closedOK {
+			t.Fatalf("no interval of %d values", n)
+		}
+		width := drawn.High - drawn.Low
+		if math.Abs(closed.Low-drawn.Low) > 0.04*width || math.Abs(closed.High-drawn.High) > 0.04*width {
+			t.Errorf("%d values: closed form %v, drawn %v", n, closed, drawn)
+		}
 	}
 }
 
@@ -170,8 +198,8 @@ func TestBootstrapOfAnyStatisticKnowsItsLimits(t *testing.T) {
 
 func TestBootstrapRepeats(t *testing.T) {
 	xs := ar1(rng(8), 200, 0.3, 0)
-	a, _ := stats.Bootstrap{Block: 7, Rand: rng(9)}.Mean(xs)
-	b, _ := stats.Bootstrap{Block: 7, Rand: rng(9)}.Mean(xs)
+	_, a, _ := stats.Bootstrap{Block: 7, Rand: rng(9)}.Statistic(xs, medianOf(xs))
+	_, b, _ := stats.Bootstrap{Block: 7, Rand: rng(9)}.Statistic(xs, medianOf(xs))
 	if a != b {
 		t.Errorf("same source, other interval: %v and %v", a, b)
 	}

@@ -2,13 +2,8 @@ package verdict
 
 import (
 	"cmp"
-	"hash/fnv"
-	"math"
-	"math/rand/v2"
 	"slices"
 	"time"
-
-	"gonum.org/v1/gonum/stat/distuv"
 
 	"github.com/tpotscope/tpotscope/correlate/stats"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -32,9 +27,8 @@ type Timed struct {
 
 // Run says what bounded a run of cells, which stand in order of time. Its label is the one that holds at least 60 % of
 // the determined time, else mixed. Its shares are means over the time that was split into shares. Its confidence rests
-// on intervals of the deciding quantities over all cells of the label's kind, whatever their own label, so that choosing by label does not make the
-// run look surer than it is: by moving blocks of at least a second, none of fewer than ten. The random draws are seeded
-// from the cells, so that the same cells give the same verdict.
+// on intervals of the deciding quantities over all cells of the label's kind, whatever their own label, so that choosing
+// by label does not make the run look surer than it is: over blocks of at least a second, none of fewer than ten.
 func Run(cells []Timed) Verdict {
 	var all, sure, placed float64
 	var out Verdict
@@ -259,7 +253,6 @@ func intervalConfidence(cells []Timed, out *Verdict) timeline.Confidence {
 		return timeline.Low
 	}
 	group := (len(cells) + maxUnits - 1) / maxUnits
-	rng := rand.New(rand.NewPCG(seed(cells), uint64(len(cells)))) // draws of a bootstrap, no secret
 	xs := make([]float64, len(cells)/group)
 	interval := func(b bound) (timeline.Interval, bool) {
 		for i := range xs {
@@ -269,9 +262,7 @@ func intervalConfidence(cells []Timed, out *Verdict) timeline.Confidence {
 			}
 			xs[i] = sum / float64(group)
 		}
-		draw := stats.Bootstrap{Block: (block + group - 1) / group, Resamples: resamples, Rand: rng}
-		iv, ok := draw.Mean(xs)
-		return fewValues(iv, xs, draw.Blocks(len(xs))), ok
+		return stats.MeanInterval(xs, (block+group-1)/group, 0.95)
 	}
 	if c, ok := holds(high, interval, halfHigh, out); ok && c {
 		return timeline.High
@@ -286,26 +277,9 @@ func intervalConfidence(cells []Timed, out *Verdict) timeline.Confidence {
 	return timeline.Low
 }
 
-// fewValues widens the interval of a mean for values that are much alike: so many tell their spread no better than
-// n(1-r)/(1+r) that are not. The interval counts on one and a half times the blocks.
-func fewValues(iv timeline.Interval, xs []float64, blocks int) timeline.Interval {
-	t := func(freedom float64) float64 {
-		return distuv.StudentsT{Mu: 0, Sigma: 1, Nu: max(2, freedom)}.Quantile(0.975)
-	}
-	factor := t(stats.EffectiveCount(xs)-1) / t(1.5*float64(blocks-1))
-	if factor <= 1 {
-		return iv
-	}
-	mid, half := (iv.Low+iv.High)/2, factor*(iv.High-iv.Low)/2
-	return timeline.Interval{Low: mid - half, High: mid + half}
-}
-
-// maxUnits bounds the values that are drawn from: longer runs are averaged over neighbours first, which only makes the
-// blocks longer.
+// maxUnits bounds the values of an interval: longer runs are averaged over neighbours first, which only makes the blocks
+// longer.
 const maxUnits = 1000
-
-// resamples of the bootstrap: enough for the ends of a 95 % interval to within a tenth of its width.
-const resamples = 500
 
 // holds reports whether all bounds hold over their whole interval, of which the first is narrow enough. It notes the
 // first interval in out.
@@ -326,23 +300,6 @@ func holds(bs []bound, interval func(bound) (timeline.Interval, bool), half floa
 		all = all && iv.Low >= b.above
 	}
 	return all, true
-}
-
-// seed makes a number of the cells' own, so that equal input draws equal samples.
-func seed(cells []Timed) uint64 {
-	h := fnv.New64a()
-	var b [8]byte
-	put := func(x uint64) {
-		for i := range b {
-			b[i] = byte(x >> (8 * i))
-		}
-		h.Write(b[:])
-	}
-	for i := range cells {
-		put(math.Float64bits(cells[i].Verdict.D))
-		put(math.Float64bits(cells[i].Verdict.C))
-	}
-	return h.Sum64()
 }
 
 // Sheet compares what a device reached with what is achievable of its kind.
