@@ -11,7 +11,7 @@ import (
 
 // Help is something that would make a step shorter, and by how much at most.
 type Help struct {
-	What   string  `json:"what"`    // a name that stays: kv_fp8, weights_8bit, weights_4bit, host, launch, host_or_launch, prompt, clock
+	What   string  `json:"what"`    // a name that stays: kv_fp8, weights_8bit, weights_4bit, host, launch, host_or_launch, launch_or_ranks, ranks, prompt, clock
 	Name   string  `json:"name"`    // for people
 	SavesS float64 `json:"saves_s"` // of each step, at most
 	StepS  float64 `json:"step_s"`  // that it is of, as measured
@@ -115,5 +115,24 @@ func (t *Tally) Help(step *Step, shares timeline.Shares, split bool) []Help {
 		}
 	}
 	slices.SortStableFunc(out, func(a, b Help) int { return cmp.Compare(b.SavesS, a.SavesS) })
+	return out
+}
+
+// AmongRanks returns help for a target on several GPUs. A rank that waits for others holds a kernel that fills no SM, so
+// that its waits count as launch: where ranks wait for one, evening it out is what would help, and elsewhere counters
+// cannot tell the two apart. Slow names the rank that the others wait for; empty where that is not what bounded decode.
+func AmongRanks(help []Help, slow string) []Help {
+	out := slices.Clone(help)
+	for i := range out {
+		switch h := &out[i]; {
+		case h.What != "launch" && h.What != "host_or_launch":
+		case slow != "":
+			h.What, h.Name = "ranks", slow+" as fast as the other ranks"
+		case h.What == "launch":
+			h.What, h.Name = "launch_or_ranks", "kernel launch gaps and waits for other ranks closed"
+		default:
+			h.Name = "host and launch gaps and waits for other ranks closed"
+		}
+	}
 	return out
 }

@@ -1,8 +1,10 @@
 package outlook_test
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -249,5 +251,25 @@ func TestWhatHelpsAComputeLimitedStepIsAnUpperBound(t *testing.T) {
 	}
 	if h := found["clock"]; h.SavesS > 0.45*(1-1.1/1.83)*s.MeasuredS.Value+1e-9 {
 		t.Errorf("%+v: more than the clock takes of the compute share", h)
+	}
+}
+
+// A rank that waits keeps a kernel that fills no SM: closing launch gaps would not help it.
+func TestWaitsForOtherRanksAreNoLaunchGaps(t *testing.T) {
+	tally := outlook.New(facts())
+	tally.Add(cell(0, 50, 8, 1000))
+	s := tally.Step()
+	alone := tally.Help(&s, timeline.Shares{Memory: 0.2, Launch: 0.7, Host: 0.1}, true)
+	for slow, want := range map[string]string{"": "launch_or_ranks", "GPU 2": "ranks"} {
+		among := outlook.AmongRanks(alone, slow)
+		if among[0].What != want || !strings.Contains(among[0].Name, cmp.Or(slow, "waits for other ranks")) || among[0].SavesS != alone[0].SavesS {
+			t.Errorf("slow rank %q: %+v, want %s at the same amount", slow, among[0], want)
+		}
+		if i := slices.IndexFunc(among, func(h outlook.Help) bool { return h.What == "host" }); i < 0 || among[i] != alone[i] {
+			t.Errorf("slow rank %q: the host's gap changed in %+v", slow, among)
+		}
+	}
+	if alone[0].What != "launch" {
+		t.Errorf("what was handed in changed to %+v", alone[0])
 	}
 }

@@ -57,8 +57,11 @@ func (cs *cells) decode(coverage timeline.Measure, start timeline.Instant, eta v
 	if v.Reason == verdict.ReasonChanging && len(out.OverTime) > 0 {
 		out.Reason += ": it changes over time, and --since and --until ask about a part"
 	}
+	if v.Label == timeline.Communication {
+		out.Rank = v.Rank
+	}
 	if v.OK() {
-		out.Refute = refute(&out, eta, d.byLabel[timeline.Mixed] >= verdict.Dominant*d.seconds)
+		out.Refute = refute(&out, eta, timed, d.byLabel[timeline.Mixed] >= verdict.Dominant*d.seconds)
 	}
 	d.bytes(&out, coverage)
 	return out
@@ -146,45 +149,6 @@ func withheld(coverage timeline.Measure) string {
 		return fmt.Sprintf("traffic coverage is %s, below %.2f", verdict.Below(coverage.Value, fullCoverage, 2), fullCoverage)
 	case !coverage.OK() && coverage.Why != noProbe:
 		return "traffic coverage is unknown: " + coverage.Why
-	}
-	return ""
-}
-
-// refute names what would prove the label wrong: an observation with a number, that can be made and can fail. A run is
-// mixed because prompts share its steps, or because no label holds most of it. Eta is what is achievable, zero where it
-// is not known.
-func refute(d *Decode, eta verdict.Eta, prompts bool) string {
-	roof := func(what, of string, part float64, read timeline.Measure) string {
-		if part <= 0 || !read.OK() {
-			return fmt.Sprintf("a minute at this TPOT reads %s below 60 %% of achievable", what)
-		}
-		return fmt.Sprintf("a minute at this TPOT reads %s below %.0f %% %s (it read %.0f %%)", what, 60*part, of, 100*read.Value)
-	}
-	// A remedy that brings less than half of what the share promises did not act on what held the steps.
-	half := func(share float64) float64 { return 50 * share }
-	switch d.Bound {
-	case timeline.Memory:
-		return roof("DRAM", "of peak bandwidth", eta.Bandwidth, d.DRAM)
-	case timeline.Compute:
-		return roof("tensor cores", "of cycles", eta.Tensor, d.Tensor)
-	case timeline.Balanced:
-		return "one of the two roofs reads below 60 % of achievable at this TPOT"
-	case timeline.Mixed:
-		if !prompts {
-			return "one label holds over 60 % of a minute at this TPOT"
-		}
-		return "TPOT stays within 5 % of what it is over a minute without prompts"
-	case timeline.Host:
-		return fmt.Sprintf("kernels are resident over 85 %% of a minute, and TPOT is less than %.0f %% lower", half(d.Shares.Value.Host))
-	case timeline.Launch:
-		return fmt.Sprintf("with graph capture on TPOT is less than %.0f %% lower, or it doubles when the batch doubles", half(d.Shares.Value.Launch))
-	case timeline.HostOrLaunch:
-		return "TPOT doubles when the batch doubles"
-	case timeline.Communication:
-		return "TPOT stays within 5 % of what it is when the ranks' SM activity evens out"
-	case timeline.Busy:
-		return "DRAM or tensor cores read above 60 % of achievable at this TPOT"
-	case timeline.Undetermined:
 	}
 	return ""
 }
@@ -329,6 +293,17 @@ func (cs *cells) overTime(start timeline.Instant) []Stretch {
 	return out
 }
 
+// slowRank names the GPU that the others wait for where that bounded decode, and nothing elsewhere.
+func slowRank(r *Report) string {
+	if r.Decode.Bound != timeline.Communication {
+		return ""
+	}
+	if i := slices.IndexFunc(r.GPUs, func(g GPU) bool { return g.UUID == r.Decode.Rank }); i >= 0 {
+		return fmt.Sprintf("GPU %d", r.GPUs[i].Index)
+	}
+	return "the slowest GPU"
+}
+
 const severalTargets = "several targets: ask for one with --target"
 
 // outlook puts what steps took and should have into the report, with what would help.
@@ -352,6 +327,9 @@ func (b *Builder) outlook(r *Report, p *pool) {
 		_, split := b.cells.d.counters[timeline.GraphicsUtil].Value()
 		if d.Shares.OK() {
 			r.Help = append(r.Help, t.Help(&r.Step, d.Shares.Value, split)...)
+		}
+		if len(r.GPUs) > 1 {
+			r.Help = outlook.AmongRanks(r.Help, slowRank(r))
 		}
 		if why := t.Why(); why != "" {
 			d.RhoBand.Why, d.Rho = why, timeline.Absent(why)

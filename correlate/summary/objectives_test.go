@@ -2,15 +2,18 @@ package summary_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/slo"
 	"github.com/tpotscope/tpotscope/correlate/summary"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/correlate/verdict"
 )
 
 func objective(t *testing.T, text string) slo.Objective {
@@ -158,6 +161,49 @@ func TestAStepIsHeldAgainstTheModelOfItsTarget(t *testing.T) {
 	}
 	if !strings.Contains(r.Decode.Refute, "below 54 % of peak bandwidth") {
 		t.Errorf("refuted if %q, want a figure of the counter", r.Decode.Refute)
+	}
+}
+
+// A run whose label holds a part of the time alone is not refuted by what the counter read in the rest.
+func TestAStatementIsNotRefutedByTheTimeItDoesNotSpeakOf(t *testing.T) {
+	b := summary.New(served())
+	b.SetGPUs([]timeline.GPU{{UUID: "GPU-aaaa", Name: "NVIDIA H100 80GB HBM3"}})
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i := range 60 {
+		cell := memoryCell(rng, i, 1)
+		if i >= 35 {
+			cell.Verdict.Label, cell.Verdict.Reason, cell.Verdict.D = timeline.Undetermined, verdict.ReasonNoShare, 0.1
+			cell.Counters[timeline.DRAMUtil].Value = 0.09
+		}
+		b.AddCell(&cell)
+	}
+	d := b.Report().Decode
+	var limit, read, part float64
+	if _, err := fmt.Sscanf(d.Refute, "a minute at this TPOT reads DRAM below %f %% of peak bandwidth (it read %f %% in the %f %% of the time so labelled)", &limit, &read, &part); err != nil {
+		t.Fatalf("refuted if %q: %v", d.Refute, err)
+	}
+	if d.Bound != timeline.Memory || 100*d.DRAM.Value > limit || read < limit || math.Abs(read-76.5) > 1.5 || math.Abs(part-58) > 1 {
+		t.Errorf("%s at %v of all the time: refuted if %q", d.Bound, d.DRAM.Value, d.Refute)
+	}
+}
+
+func TestTheRankThatOthersWaitForIsNamed(t *testing.T) {
+	b := summary.New(served())
+	b.SetGPUs([]timeline.GPU{{UUID: "GPU-aaaa", Name: "NVIDIA H100 80GB HBM3"}, {UUID: "GPU-bbbb", Name: "NVIDIA H100 80GB HBM3", Index: 1}})
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i := range 60 {
+		cell := memoryCell(rng, i, 1)
+		cell.Verdict.Label, cell.Verdict.Rank = timeline.Communication, "GPU-bbbb"
+		cell.Verdict.Shares = timeline.Shares{Memory: 0.3, Launch: 0.7}
+		cell.PerGPU = append(cell.PerGPU, correlate.GPUCell{GPU: 1, UUID: "GPU-bbbb", Counters: cell.Counters, Windows: 10, CoveredS: 1})
+		b.AddCell(&cell)
+	}
+	r := b.Report()
+	if r.Decode.Bound != timeline.Communication || r.Decode.Rank != "GPU-bbbb" {
+		t.Errorf("%s, rank %q, want communication and GPU-bbbb", r.Decode.Bound, r.Decode.Rank)
+	}
+	if len(r.Help) == 0 || r.Help[0].What != "ranks" || r.Help[0].Name != "GPU 1 as fast as the other ranks" {
+		t.Errorf("%+v would help, want the slow rank first", r.Help)
 	}
 }
 

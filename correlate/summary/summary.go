@@ -155,6 +155,7 @@ type Decode struct {
 	Confidence timeline.Confidence      `json:"confidence"`
 	HeldDown   []string                 `json:"confidence_held_down_by,omitempty"`
 	Refute     string                   `json:"refuted_if,omitempty"`
+	Rank       string                   `json:"rank,omitempty"`           // UUID of the GPU that the others wait for, where that bounded decode
 	Overlays   []timeline.Overlay       `json:"overlays,omitempty"`       // that held for a tenth of the decoding time or more
 	Beside     []OverlayPart            `json:"overlay_shares,omitempty"` // all there were
 	Mixture    []correlate.Part         `json:"mixture"`                  // of the decoding time

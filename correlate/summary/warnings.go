@@ -297,3 +297,62 @@ func withoutFigures(s string) string {
 		s = s[to:]
 	}
 }
+
+// refute names what would prove the label wrong: an observation with a number, that can be made and can fail. A run is
+// mixed because prompts share its steps, or because no label holds most of it. Eta is what is achievable, zero where it
+// is not known. What the counter read is told of the time that the label speaks of.
+func refute(d *Decode, eta verdict.Eta, timed []verdict.Timed, prompts bool) string {
+	roof := func(what, of string, part float64, read timeline.Measure, amount func(*verdict.Verdict) float64) string {
+		if part <= 0 || !read.OK() {
+			return fmt.Sprintf("a minute at this TPOT reads %s below 60 %% of achievable", what)
+		}
+		it, where := read.Value, ""
+		if mean, share := over(timed, d.Bound, amount); share < 0.95 {
+			it, where = part*mean, fmt.Sprintf(" in the %.0f %% of the time so labelled", 100*share)
+		}
+		return fmt.Sprintf("a minute at this TPOT reads %s below %.0f %% %s (it read %.0f %%%s)", what, 60*part, of, 100*it, where)
+	}
+	// A remedy that brings less than half of what the share promises did not act on what held the steps.
+	half := func(share float64) float64 { return 50 * share }
+	switch d.Bound {
+	case timeline.Memory:
+		return roof("DRAM", "of peak bandwidth", eta.Bandwidth, d.DRAM, func(v *verdict.Verdict) float64 { return v.D })
+	case timeline.Compute:
+		return roof("tensor cores", "of cycles", eta.Tensor, d.Tensor, func(v *verdict.Verdict) float64 { return v.C })
+	case timeline.Balanced:
+		return "one of the two roofs reads below 60 % of achievable at this TPOT"
+	case timeline.Mixed:
+		if !prompts {
+			return "one label holds over 60 % of a minute at this TPOT"
+		}
+		return "TPOT stays within 5 % of what it is over a minute without prompts"
+	case timeline.Host:
+		return fmt.Sprintf("kernels are resident over 85 %% of a minute, and TPOT is less than %.0f %% lower", half(d.Shares.Value.Host))
+	case timeline.Launch:
+		return fmt.Sprintf("with graph capture on TPOT is less than %.0f %% lower, or it doubles when the batch doubles", half(d.Shares.Value.Launch))
+	case timeline.HostOrLaunch:
+		return "TPOT doubles when the batch doubles"
+	case timeline.Communication:
+		return "TPOT stays within 5 % of what it is when the ranks' SM activity evens out"
+	case timeline.Busy:
+		return "DRAM or tensor cores read above 60 % of achievable at this TPOT"
+	case timeline.Undetermined:
+	}
+	return ""
+}
+
+// over returns the mean of an amount over the cells with a label, and the part of the time that these hold.
+func over(timed []verdict.Timed, l timeline.Label, amount func(*verdict.Verdict) float64) (mean, share float64) {
+	var sum, all float64
+	for i := range timed {
+		sec := timed[i].Over.Duration().Seconds()
+		all += sec
+		if timed[i].Verdict.Label == l {
+			mean, sum = mean+sec*amount(&timed[i].Verdict), sum+sec
+		}
+	}
+	if sum <= 0 {
+		return 0, 0
+	}
+	return mean / sum, sum / all
+}

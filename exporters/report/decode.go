@@ -18,13 +18,20 @@ func decodeRows(p *page, r *summary.Report) {
 		return
 	}
 	if d.Shares.OK() {
-		p.row("limited by", must, shareList(d.Shares.Value)+" of "+seconds(d.DecodeS)+" of decode")
+		s := shareList(d.Shares.Value) + " of " + seconds(d.DecodeS) + " of decode"
+		if d.Bound == timeline.Communication {
+			s += "; waits for other ranks count as launch"
+		}
+		p.row("limited by", must, s)
 	} else {
 		p.row("limited by", must, absent(d.Shares.Why))
 	}
 	stepRows(p, r)
 	if d.Bound != timeline.Undetermined {
 		s := d.Reason
+		if i := slices.IndexFunc(r.GPUs, func(g summary.GPU) bool { return g.UUID == d.Rank }); d.Rank != "" && i >= 0 {
+			s += fmt.Sprintf(", GPU %d", r.GPUs[i].Index)
+		}
 		if d.Roof.OK() {
 			s += fmt.Sprintf("; at a roof %s to %s of the time", number(100*d.Roof.Value.Low), percent(d.Roof.Value.High))
 		}
