@@ -28,14 +28,7 @@ func decodeRows(p *page, r *summary.Report) {
 	}
 	stepRows(p, r)
 	if d.Bound != timeline.Undetermined {
-		s := d.Reason
-		if i := slices.IndexFunc(r.GPUs, func(g summary.GPU) bool { return g.UUID == d.Rank }); d.Rank != "" && i >= 0 {
-			s += fmt.Sprintf(", GPU %d", r.GPUs[i].Index)
-		}
-		if d.Roof.OK() {
-			s += fmt.Sprintf("; at a roof %s to %s of the time", number(100*d.Roof.Value.Low), percent(d.Roof.Value.High))
-		}
-		p.row("rests on", wanted, s)
+		p.row("rests on", wanted, restsOn(r))
 	}
 	if s := beside(r); s != "" {
 		p.row("also", wanted, s)
@@ -66,6 +59,19 @@ func decodeRows(p *page, r *summary.Report) {
 	if d.MBU.OK() {
 		p.row("MBU", useful, "the bytes of the model take "+percent(d.MBU.Value)+" of peak bandwidth")
 	}
+}
+
+// restsOn says what the label rests on.
+func restsOn(r *summary.Report) string {
+	d := &r.Decode
+	s := d.Reason
+	if i := slices.IndexFunc(r.GPUs, func(g summary.GPU) bool { return g.UUID == d.Rank }); d.Rank != "" && i >= 0 {
+		s += fmt.Sprintf(", GPU %d", r.GPUs[i].Index)
+	}
+	if d.Roof.OK() {
+		s += fmt.Sprintf("; at a roof %s to %s of the time", number(100*d.Roof.Value.Low), percent(d.Roof.Value.High))
+	}
+	return s
 }
 
 // labelRow says which labels held for which part of the time.
