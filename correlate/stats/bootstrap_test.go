@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"gonum.org/v1/gonum/stat/distuv"
+
 	"github.com/tpotscope/tpotscope/correlate/stats"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
@@ -290,5 +292,24 @@ func TestADriftingMeanHasNoInterval(t *testing.T) {
 	}
 	if iv, ok := m.Interval(0.95, time.Second); ok {
 		t.Errorf("a mean over two levels has the interval %v", iv)
+	}
+}
+
+func TestStudentQuantileIsThatOfTheLaw(t *testing.T) {
+	for _, p := range []float64{0.975, 0.95, 0.05, 0.99, 0.995} {
+		for _, freedom := range []float64{2, 4.9, 5, 7.3, 13.5, 43, 1000} {
+			got, want := stats.StudentQuantile(freedom, p), distuv.StudentsT{Mu: 0, Sigma: 1, Nu: freedom}.Quantile(p)
+			if math.Abs(got/want-1) > 5e-4 {
+				t.Errorf("quantile %v at %v degrees of freedom is %v, want %v", p, freedom, got, want)
+			}
+		}
+	}
+}
+
+func BenchmarkMeanInterval(b *testing.B) {
+	xs := ar1(rng(1), 32, 0.4, 10)
+	b.ReportAllocs()
+	for b.Loop() {
+		stats.MeanInterval(xs, 1, 0.95)
 	}
 }

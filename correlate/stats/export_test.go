@@ -10,3 +10,6 @@ func Lag1Corrected(xs []float64) float64 { return lag1Corrected(xs) }
 func QuantileRanks(n int, p, level float64) (low, high int, ok bool) {
 	return quantileRanks(n, p, level)
 }
+
+// StudentQuantile is the quantile of Student's t.
+func StudentQuantile(freedom, p float64) float64 { return studentQuantile(freedom, p) }

@@ -23,12 +23,34 @@ func MeanInterval(xs []float64, block int, level float64) (timeline.Interval, bo
 	rest := n % block
 	variance := float64(n/block)*sumVariance(xs, at, block) + sumVariance(xs, at, rest)
 	freedom := min(blockFreedom(n, block), max(2, EffectiveCount(xs)-1))
-	t := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: freedom}.Quantile(0.5 + level/2)
-	half := t * math.Sqrt(variance/blocksKeep(xs, block)) / float64(n)
+	half := studentQuantile(freedom, 0.5+level/2) * math.Sqrt(variance/blocksKeep(xs, block)) / float64(n)
 	if math.IsNaN(half) || math.IsInf(half, 0) {
 		return timeline.Interval{}, false
 	}
 	return timeline.Interval{Low: at - half, High: at + half}, true
+}
+
+// studentQuantile is the quantile of Student's t. From five degrees of freedom on it is the expansion about the normal law
+// (Abramowitz and Stegun 26.7.5), which for the usual levels is right to a part in two thousand, and far quicker than
+// to invert the law: a report asks for hundreds of thousands.
+func studentQuantile(freedom, p float64) float64 {
+	if freedom < 5 || p < 0.01 || p > 0.99 {
+		return distuv.StudentsT{Mu: 0, Sigma: 1, Nu: freedom}.Quantile(p)
+	}
+	z := distuv.UnitNormal.Quantile(p)
+	y := z * z
+	terms := [...]float64{
+		(y + 1) / 4,
+		((5*y+16)*y + 3) / 96,
+		(((3*y+19)*y+17)*y - 15) / 384,
+		((((79*y+776)*y+1482)*y-1920)*y - 945) / 92160,
+	}
+	t, scale := 1.0, 1.0
+	for _, term := range terms {
+		scale /= freedom
+		t += term * scale
+	}
+	return z * t
 }
 
 // sumVariance is the variance of the sum of w neighbours over every start on a circle, about w times the mean at.

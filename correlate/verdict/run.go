@@ -297,7 +297,9 @@ func holds(bs []bound, interval func(bound) (timeline.Interval, bool), half floa
 			out.CI = iv
 			all = all && (iv.High-iv.Low)/2 <= half
 		}
-		all = all && iv.Low >= b.above
+		if all = all && iv.Low >= b.above; !all {
+			break
+		}
 	}
 	return all, true
 }
