@@ -72,14 +72,16 @@ and w4_g64, w8_g128_sym and the like for weights in groups.`,
     --speculative 3,0.7 --draft-model Llama-3.2-1B
   tpotscope roofline --engine http://127.0.0.1:8000`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			q, origins, err := a.question(cmd, &o)
+			in, err := a.question(cmd, &o)
 			if err != nil {
 				return err
 			}
-			answer, err := roofline.Ask(*q)
+			origins := in.origins
+			answer, err := roofline.Ask(*in.q)
 			if err != nil {
 				return usage(cmd, err)
 			}
+			answer.Notes = append(answer.Notes, in.notes...)
 			answer.Origins, answer.Simulated = origins, origins["gpu"] == fromSimulation
 			for _, name := range inputOrder {
 				if origins[name] == fromAssumed {
@@ -138,35 +140,36 @@ type inputs struct {
 	cmd     *cobra.Command
 	q       *roofline.Question
 	origins map[string]string
-	told    told // by the engine and the configuration
+	notes   []string // on what the model's file does not count
+	told    told     // by the engine and the configuration
 }
 
 // question puts together what is asked, from flags, files, the engine and the driver.
-func (a *app) question(cmd *cobra.Command, o *rooflineOptions) (*roofline.Question, map[string]string, error) {
+func (a *app) question(cmd *cobra.Command, o *rooflineOptions) (*inputs, error) {
 	cfg, err := a.load(nil)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	in := &inputs{rooflineOptions: o, cmd: cmd, q: &roofline.Question{}, origins: map[string]string{}}
 	if err := in.checkFlags(); err != nil {
-		return nil, nil, usage(cmd, err)
+		return nil, usage(cmd, err)
 	}
 	if o.engine != "" || o.model == "" {
 		if in.told, err = a.askEngine(cmd.Context(), &cfg, o.engine); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	if err := in.takeModel(); err != nil {
-		return nil, nil, usage(cmd, err)
+		return nil, usage(cmd, err)
 	}
 	in.takeSizes()
 	if err := a.takeGPU(cmd.Context(), &cfg, in); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := errors.Join(in.takeSpeculation(), in.takeComparisons()); err != nil {
-		return nil, nil, usage(cmd, err)
+		return nil, usage(cmd, err)
 	}
-	return in.q, in.origins, nil
+	return in, nil
 }
 
 // checkFlags names every flag whose value cannot be meant.

@@ -85,6 +85,7 @@ func TestRooflineJSON(t *testing.T) {
 func TestRooflineNamesWhatIsWrong(t *testing.T) {
 	p := newPlace(t)
 	file := filepath.Join(t.TempDir(), "config.json")
+	must(t, os.Mkdir(filepath.Join(filepath.Dir(file), "none"), 0o700))
 	must(t, os.WriteFile(file, []byte(`{"text_config":{"model_type":"llama","num_hidden_layers":-3,"vocab_size":128256}}`), 0o600))
 	for _, tt := range []struct{ args, want string }{
 		{"--model Llama-3.1-9B --gpu h100", `tpotscope: --model: unknown model "Llama-3.1-9B" (nearest: Llama-3.1-8B`},
@@ -101,6 +102,7 @@ func TestRooflineNamesWhatIsWrong(t *testing.T) {
 		{"--model Llama-3.1-8B --gpu h100 --draft-model Llama-3.2-1B", "tpotscope: --draft-model needs --speculative"},
 		{"--model Llama-3.1-8B --gpu h100 --speculative 3 --draft-model Llama-3.2-2B", `tpotscope: --draft-model: unknown model "Llama-3.2-2B"`},
 		{"--model Llama-3.1-8B --gpu h100 --capture-sizes 1,0", "tpotscope: --capture-sizes: 0 is less than 1"},
+		{"--model " + filepath.Dir(file) + "/none --gpu h100", "tpotscope: --model: there is no config.json in " + filepath.Dir(file) + "/none\n"},
 		{"--model no_such.json --gpu h100", "tpotscope: --model: there is no file no_such.json"},
 		{"--model Llama-3.1-8B --set nvml.source=off", "tpotscope: roofline needs --gpu: nvml.source is off"},
 		{"--engine nowhere", `tpotscope: --engine: "nowhere" is not an http or https URL`},
@@ -134,6 +136,12 @@ func TestRooflineReadsConfigFiles(t *testing.T) {
 		if a.Origins["model"] != "config.json" || a.Origins["dtype"] != "config.json" {
 			t.Errorf("origins %v", a.Origins)
 		}
+	}
+	other := filepath.Join(dir, "tuned.json")
+	must(t, os.WriteFile(other, []byte(`{"model_type":"llama","num_hidden_layers":32,"hidden_size":4096,"num_attention_heads":32,"num_key_value_heads":8,
+		"intermediate_size":14336,"vocab_size":128256,"num_nextn_predict_layers":1}`), 0o600))
+	if a := ask(t, p, "--model", other, "--gpu", "l4"); a.Model != "tuned" || !strings.Contains(strings.Join(a.Notes, "\n"), "layers that draft tokens are not counted") {
+		t.Errorf("%s, notes %q: want the file's own name, and what it does not count", a.Model, a.Notes)
 	}
 	if a := ask(t, p, "--model", dir, "--gpu", "l4", "--dtype", "bf16"); a.DType != "bf16" || a.Origins["dtype"] != "flag" {
 		t.Errorf("a flag does not win over the file: %s from %s", a.DType, a.Origins["dtype"])

@@ -34,7 +34,7 @@ func (in *inputs) takeModel() error {
 	if err != nil {
 		return fmt.Errorf("--model: %w", err)
 	}
-	in.q.Setup.Spec, in.origins["model"] = c.Model, origin
+	in.q.Setup.Spec, in.origins["model"], in.notes = c.Model, origin, c.Notes
 	if file {
 		in.origins["model"] = fromFile
 	}
@@ -204,10 +204,10 @@ func etaOf(e verdict.Eta) roofline.Eta { return roofline.Eta(e) }
 
 // findModel returns a model by its name or its file, and whether it was read from a file.
 func findModel(name string) (hardware.Config, bool, error) {
-	path := name
+	path, dir := name, false
 	st, err := os.Stat(path)
 	if err == nil && st.IsDir() {
-		path = filepath.Join(path, "config.json")
+		path, dir = filepath.Join(path, "config.json"), true
 		st, err = os.Stat(path)
 	}
 	switch {
@@ -218,10 +218,14 @@ func findModel(name string) (hardware.Config, bool, error) {
 		return hardware.Config{}, false, fmt.Errorf("there is no file %s", name)
 	}
 	m, err := hardware.LookupModel(name)
+	if err != nil && dir {
+		err = fmt.Errorf("there is no config.json in %s", name)
+	}
 	return hardware.Config{Model: m}, false, err
 }
 
-// readModelFile reads a config.json. A model that has no name gets that of the directory.
+// readModelFile reads a config.json. A model that has no name gets that of the directory, or that of a file which is not
+// named as all of them are.
 func readModelFile(path string) (hardware.Config, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -233,7 +237,9 @@ func readModelFile(path string) (hardware.Config, error) {
 		return c, fmt.Errorf("%s: %w", path, err)
 	}
 	if full, err := filepath.Abs(path); err == nil && c.Model.Name == "" {
-		c.Model.Name = filepath.Base(filepath.Dir(full))
+		if c.Model.Name = filepath.Base(filepath.Dir(full)); filepath.Base(full) != "config.json" {
+			c.Model.Name = strings.TrimSuffix(filepath.Base(full), ".json")
+		}
 	}
 	return c, nil
 }

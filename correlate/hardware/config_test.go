@@ -1,6 +1,7 @@
 package hardware_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -139,6 +140,11 @@ func TestReadConfigTellsHowWeightsAreStored(t *testing.T) {
 		{"modelopt in blocks", `{"quant_method":"modelopt","quant_algo":"NVFP4","ignore":["lm_head"]}`, "nvfp4", 4.5, 16, 0},
 		{"modelopt's own file", `{"quantization":{"quant_algo":"FP8","kv_cache_quant_algo":"FP8","exclude_modules":["lm_head"]}}`, "fp8", 8, 16, 0},
 		{"modelopt, weights alone", `{"quant_method":"modelopt","quant_algo":"W4A16_AWQ","group_size":128}`, "int4_sym", 4.125, 16, 0},
+		{"attention left as it was, by expression", `{"quant_method":"compressed-tensors","ignore":["lm_head","re:.*self_attn.*"],"config_groups":{"a":{"weights":{"num_bits":8,"type":"float"}}}}`, "fp8", 8, 16, (16*1342177280 + 8*(6979588096-1342177280)) / 6979588096.0},
+		{"its four projections, each by its name", `{"quant_method":"fbgemm_fp8","modules_to_not_convert":["lm_head",` + projections(32, "self_attn.", "q_proj", "k_proj", "v_proj", "o_proj") + `]}`, "fp8", 8, 16, (16*1342177280 + 8*(6979588096-1342177280)) / 6979588096.0},
+		{"one projection of half of the layers", `{"quant_method":"fp8","ignored_layers":[` + projections(16, "self_attn.", "o_proj") + `]}`, "fp8", 8, 16, (16*16*4096*4096 + 8*(6979588096-16*4096*4096)) / 6979588096.0},
+		{"two whole layers, one named twice", `{"quant_method":"fp8","modules_to_not_convert":["model.layers.0","model.layers.31","model.layers.0.mlp"]}`, "fp8", 8, 16, 8 * (1 + 2.0/32)},
+		{"a projection of every layer", `{"quant_method":"awq","bits":4,"group_size":128,"modules_to_not_convert":["down_proj"]}`, "awq", 4.15625, 16, (16*32*4096*14336 + 4.15625*(6979588096-32*4096*14336)) / 6979588096.0},
 		{"attention left as it was", `{"quant_method":"fp8",` + skip + `}`, "fp8", 8, 16, (16*1342177280 + 8*(6979588096-1342177280)) / 6979588096.0},
 	}
 	for _, tt := range tests {
@@ -166,6 +172,29 @@ func TestReadConfigTellsHowWeightsAreStored(t *testing.T) {
 	}{{8.03e9, 4.92e9, 4.9, true}, {0, 1, 0, false}, {1, 1e9, 0, false}, {8e9, 0, 0, false}} {
 		if d, ok := hardware.MeasuredDType(tt.parameters, tt.bytes); ok != tt.ok || ok && !near(d.Bits, tt.bits, 0.01) {
 			t.Errorf("MeasuredDType(%v, %v) = %+v, %v", tt.parameters, tt.bytes, d, ok)
+		}
+	}
+}
+
+// projections are the names of modules of the first layers, as lists in files spell them.
+func projections(layers int, of string, names ...string) string {
+	var out []string
+	for i := range layers {
+		for _, n := range names {
+			out = append(out, fmt.Sprintf(`"model.layers.%d.%s%s"`, i, of, n))
+		}
+	}
+	return strings.Join(out, ",")
+}
+
+func TestReadConfigSaysWhichModulesItDoesNotCount(t *testing.T) {
+	for _, tt := range []struct{ list, want string }{
+		{`["lm_head","model.embed_tokens","re:.*norm","model.layers.3.mlp.gate"]`, ""},
+		{`["lm_head","model.layers.3.mixer"]`, "1 of 2 modules that it leaves out are not counted apart, such as model.layers.3.mixer"},
+	} {
+		c, err := hardware.ReadConfig(strings.NewReader(`{` + llama8b + `,"quantization_config":{"quant_method":"fp8","modules_to_not_convert":` + tt.list + `}}`))
+		if err != nil || (tt.want == "") != (len(c.Notes) == 0) || !strings.Contains(strings.Join(c.Notes, "\n"), tt.want) || c.Weights.BodyBits != 0 {
+			t.Errorf("%s: notes %q, body %v, %v; want %q", tt.list, c.Notes, c.Weights.BodyBits, err, tt.want)
 		}
 	}
 }

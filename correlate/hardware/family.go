@@ -3,7 +3,10 @@ package hardware
 import (
 	"fmt"
 	"maps"
+	"math/bits"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // family is what a model type implies beyond the fields of its file, as the Hugging Face transformers library builds it.
@@ -194,4 +197,139 @@ func attention(m *Model, fam family) int64 {
 		n += int64(m.Heads)
 	}
 	return n
+}
+
+// Parts of a layer whose weights a file may leave unquantized.
+const (
+	partQ, partK, partV, partO, partGate, partUp, partDown, partShared = 1, 2, 4, 8, 16, 32, 64, 128
+
+	partAttention, partMLP = partQ | partK | partV | partO, partGate | partUp | partDown
+)
+
+// moduleParts maps words in names of modules to parts, the longest first.
+var moduleParts = []struct {
+	word  string
+	parts int
+}{
+	{"shared_expert", partShared}, {"gate_up_proj", partGate | partUp}, {"down_proj", partDown}, {"gate_proj", partGate}, {"up_proj", partUp},
+	{"qkv_proj", partQ | partK | partV}, {"q_proj", partQ}, {"k_proj", partK}, {"v_proj", partV}, {"o_proj", partO}, {"attn", partAttention},
+}
+
+// smallModules are words in names of modules that no step reads much of, or that are counted elsewhere.
+var smallModules = []string{"lm_head", "embed", "norm", "router", "vision", "visual", "projector", "sinks", "weights_proj"}
+
+// layerOf returns the layer that a module's name tells (-1: all of them) and what follows it.
+func layerOf(name string) (layer int, rest string) {
+	_, rest, ok := strings.Cut(name, "layers.")
+	if !ok {
+		return -1, name
+	}
+	number, rest, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(number)
+	if err != nil || n < 0 {
+		return -1, rest
+	}
+	return n, rest
+}
+
+// partsOf returns the layer and the parts of it that a name in a file's list stands for, false for one that is not known.
+func (m *Model) partsOf(name string) (layer, parts int, ok bool) {
+	plain := strings.NewReplacer("re:", "", "\\", "", "^", "", "$", "", "(", "", ")", "").Replace(strings.ToLower(name))
+	for _, w := range smallModules {
+		if strings.Contains(plain, w) {
+			return 0, 0, true
+		}
+	}
+	layer, rest := layerOf(plain)
+	rest = strings.Trim(rest, "*.")
+	if rest == "gate" || strings.HasSuffix(rest, ".gate") || strings.HasSuffix(rest, "shared_expert_gate") { // routers
+		return 0, 0, true
+	}
+	dense := !m.MoE() || layer >= 0 && layer < m.DenseLayers
+	switch {
+	case rest == "" && layer >= 0 && dense:
+		return layer, partAttention | partMLP, true
+	case strings.Contains(rest, "experts.") && !strings.Contains(rest, "shared_expert"):
+		return 0, 0, false
+	}
+	for _, p := range moduleParts {
+		if strings.Contains(rest, p.word) {
+			return layer, p.parts, p.parts&partMLP == 0 || dense
+		}
+	}
+	if rest == "mlp" || strings.HasSuffix(rest, ".mlp") || strings.HasSuffix(rest, "feed_forward") {
+		return layer, partMLP, dense
+	}
+	return 0, 0, false
+}
+
+// uncounted returns those of the names that stand for weights of which it is not known how many they are.
+func (m *Model) uncounted(left []string) []string {
+	var out []string
+	for _, name := range left {
+		if _, parts, ok := m.partsOf(name); !ok || m.MLA() && parts&partAttention != 0 && parts&partAttention != partAttention {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// leftOut returns how many parameters outside experts and head the names leave unquantized.
+func (m *Model) leftOut(left []string) float64 {
+	covered := make([]int, m.Layers)
+	for _, name := range left {
+		layer, parts, ok := m.partsOf(name)
+		if !ok {
+			continue
+		}
+		for i := range covered {
+			if layer == i || layer < 0 {
+				covered[i] |= parts
+			}
+		}
+	}
+	attention := float64(m.AttentionParams) / float64(m.Layers)
+	q, kv := float64(m.Heads), float64(m.KVHeads)
+	dense := float64(m.Hidden) * float64(m.Intermediate)
+	var shared float64
+	if m.MoE() {
+		dense = float64(m.Hidden) * float64(m.DenseIntermediate)
+		rest := float64(m.NonExpert-m.HeadParams()) - float64(m.AttentionParams) - 3*dense*float64(m.DenseLayers)
+		shared = max(0, rest) / float64(max(1, m.Layers-m.DenseLayers))
+	}
+	var sum float64
+	for i, parts := range covered {
+		switch {
+		case parts&partAttention == partAttention:
+			sum += attention
+		case !m.MLA():
+			each := attention / (2*q + 2*kv)
+			sum += each * (q*float64(bits.OnesCount(uint(parts&(partQ|partO)))) + kv*float64(bits.OnesCount(uint(parts&(partK|partV)))))
+		}
+		if !m.MoE() || i < m.DenseLayers {
+			sum += dense * float64(bits.OnesCount(uint(parts&partMLP)))
+		} else if parts&partShared != 0 {
+			sum += shared
+		}
+	}
+	return sum
+}
+
+// bodyBits is the width of parameters outside experts and head where the file leaves some of them unquantized; zero where
+// it does not say so.
+func (c *Config) bodyBits(d DType, left []string) float64 {
+	m := &c.Model
+	if m.AttentionParams <= 0 || m.Layers == 0 {
+		return 0
+	}
+	part := m.leftOut(left)
+	switch body := float64(m.NonExpert - m.HeadParams()); {
+	case part <= 0 || body <= 0:
+		return 0
+	case d.Name == "mxfp4" && m.MoE():
+		return 16
+	default:
+		part = min(part, body)
+		return (16*part + d.Bits*(body-part)) / body
+	}
 }

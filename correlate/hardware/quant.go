@@ -56,39 +56,11 @@ func (c *Config) quantized(q *fields) {
 		d.HeadBits = d.Bits
 	}
 	d.BodyBits = c.bodyBits(d, left)
+	if names := c.Model.uncounted(left); len(names) > 0 {
+		c.Notes = append(c.Notes, fmt.Sprintf("quantization_config: %d of %d modules that it leaves out are not counted apart, such as %s: more may be read than is said",
+			len(names), len(left), names[0][:min(len(names[0]), maxWord)]))
+	}
 	c.DType, c.Weights = d.Name, d
-}
-
-// bodyBits is the width of parameters outside experts and head where the file leaves attention unquantized; zero where
-// it does not say so.
-func (c *Config) bodyBits(d DType, left []string) float64 {
-	m := &c.Model
-	if m.AttentionParams <= 0 || m.Layers == 0 {
-		return 0
-	}
-	layers := map[string]bool{}
-	part := 0.0
-	for _, name := range left {
-		before, after, ok := strings.Cut(name, "self_attn")
-		if !ok || strings.Trim(after, "*.$\\") != "" {
-			continue // a single projection
-		}
-		if before = strings.TrimRight(before, "."); strings.ContainsAny(before[strings.LastIndexByte(before, '.')+1:], "0123456789") {
-			layers[before] = true
-			continue
-		}
-		part = 1
-	}
-	part = max(part, min(1, float64(len(layers))/float64(m.Layers)))
-	if part == 0 {
-		return 0
-	}
-	if d.Name == "mxfp4" && m.MoE() {
-		return 16
-	}
-	body := float64(m.NonExpert - m.HeadParams())
-	attention := part * float64(m.AttentionParams)
-	return (16*attention + d.Bits*(body-attention)) / body
 }
 
 // unquantized returns the modules that the file lists as left out, and whether it has such a list.
