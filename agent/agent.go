@@ -186,12 +186,7 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) sayStopped() {
 	attrs := []any{slog.Duration("ran", a.clock.Now().Sub(a.started).Round(time.Second))}
 	if a.recorder != nil {
-		rows := int64(0)
-		st := a.recorder.writer.Stats()
-		for _, n := range st.Rows {
-			rows += n
-		}
-		attrs = append(attrs, slog.String("recording", a.cfg.RecordDir()), slog.Int64("rows", rows), slog.Uint64("rows_lost", a.recorder.lost.Load()))
+		attrs = append(attrs, slog.String("recording", a.cfg.RecordDir()), slog.Int64("rows", a.recorder.rows()), slog.Uint64("rows_lost", a.recorder.lost.Load()))
 	}
 	if a.ways.otlp != nil {
 		attrs = append(attrs, slog.Uint64("exports_lost", a.ways.lost()))

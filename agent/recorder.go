@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tpotscope/tpotscope/correlate"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/exporters/record"
 )
 
@@ -19,10 +20,13 @@ type recorder struct {
 	log   *slog.Logger
 
 	// Of the one goroutine that runs the recorder.
-	writer *record.Writer
-	back   pending
-	spare  []correlate.Cell
-	vague  bool // meta.json does not hold all that is known: writing it failed
+	writer  *record.Writer                 // nil while the recording cannot be begun
+	open    func() (*record.Writer, error) // begins it
+	again   time.Time                      // when that is tried next
+	targets []timeline.Target              // as they were told last while there was no writer
+	back    pending
+	spare   []correlate.Cell
+	vague   bool // meta.json does not hold all that is known: writing it failed
 
 	lost    atomic.Uint64 // rows that the disk did not take, and cells that found no place in the queue
 	failing atomic.Bool   // the last write lost rows
@@ -34,13 +38,63 @@ type recorder struct {
 // maxPendingCells bounds the cells that wait to be written.
 const maxPendingCells = 1 << 12
 
-// newRecorder begins a segment in dir, which may hold a recording already.
+// openAgain is the time between two attempts to begin a recording.
+const openAgain = 10 * time.Second
+
+// newRecorder begins a segment in dir, which may hold a recording already. An agent that comes back to a disk that is
+// full, or that has been damaged meanwhile, is needed all the same: then it goes on without a recording, says so, and
+// begins it when it can. A place that never held one, or in which another process writes, is an error.
 func newRecorder(dir string, m record.Meta, o record.Options, store *Store, log *slog.Logger) (*recorder, error) {
-	w, err := record.Open(dir, m, o)
-	if err != nil {
-		return nil, fmt.Errorf("open recording: %w", err)
+	r := &recorder{store: store, log: log}
+	r.open = func() (*record.Writer, error) {
+		w, err := record.Open(dir, m, o)
+		if err != nil {
+			return nil, fmt.Errorf("open recording: %w", err)
+		}
+		return w, nil
 	}
-	return &recorder{store: store, log: log, writer: w}, nil
+	var err error
+	if r.writer, err = r.open(); err != nil {
+		if errors.Is(err, record.ErrBusy) || !record.Holds(dir) {
+			return nil, err
+		}
+		r.failing.Store(true)
+		r.log.Warn("recording loses rows", slog.Any("err", err))
+	}
+	return r, nil
+}
+
+// reopen begins the recording if that failed before, and reports whether there is one.
+func (r *recorder) reopen(now time.Time) bool {
+	if r.writer != nil {
+		return true
+	}
+	if now.Before(r.again) {
+		return false
+	}
+	r.again = now.Add(openAgain)
+	w, err := r.open()
+	if err != nil {
+		return false // as was said
+	}
+	r.writer = w
+	if r.back.gpus == nil {
+		r.back.gpus = r.store.GPUs()
+	}
+	if r.back.targets == nil {
+		r.back.targets = r.targets
+	}
+	return true
+}
+
+// skip counts what was drained and cannot be written.
+func (r *recorder) skip() {
+	q := &r.back
+	if q.targets != nil {
+		r.targets = q.targets
+	}
+	rows := len(q.samples) + len(q.engine) + len(q.host) + len(q.anchors) + len(q.opens) + len(q.requests) + len(q.tokens) + len(q.events)
+	r.lost.Add(uint64(rows + len(r.takeCells())))
 }
 
 // addCells queues conclusions.
@@ -69,15 +123,18 @@ func (r *recorder) run(done <-chan struct{}) error {
 	for {
 		select {
 		case <-tick.C:
-			r.write()
+			r.write(time.Now())
 		case <-done:
-			r.write()
+			r.write(time.Now())
 			return r.close()
 		}
 	}
 }
 
 func (r *recorder) close() error {
+	if r.writer == nil {
+		return nil
+	}
 	if err := r.writer.Close(); err != nil {
 		return fmt.Errorf("close recording: %w", err)
 	}
@@ -85,7 +142,12 @@ func (r *recorder) close() error {
 }
 
 // write hands everything queued to the writer and flushes it.
-func (r *recorder) write() {
+func (r *recorder) write(now time.Time) {
+	r.back = r.store.drain(r.back)
+	if !r.reopen(now) {
+		r.skip()
+		return
+	}
 	before := r.dropped()
 	err := r.describe()
 	r.addRows()
@@ -112,6 +174,18 @@ func (r *recorder) tell(failing bool, err error) {
 	}
 }
 
+// rows returns how many rows were written.
+func (r *recorder) rows() int64 {
+	if r.writer == nil {
+		return 0
+	}
+	var n int64
+	for _, rows := range r.writer.Stats().Rows {
+		n += rows
+	}
+	return n
+}
+
 // dropped returns how many rows the disk did not take so far.
 func (r *recorder) dropped() uint64 {
 	var n int64
@@ -121,9 +195,8 @@ func (r *recorder) dropped() uint64 {
 	return uint64(n)
 }
 
-// describe drains the store, and writes down what the rows refer to, again if that failed before.
+// describe writes down what the rows refer to, again if that failed before.
 func (r *recorder) describe() error {
-	r.back = r.store.drain(r.back)
 	var err error
 	if r.back.gpus != nil {
 		err = r.writer.SetGPUs(r.back.gpus)

@@ -34,10 +34,26 @@ type pending struct {
 }
 
 func (p *pending) reset() {
-	p.samples, p.engine, p.host = p.samples[:0], p.engine[:0], p.host[:0]
-	p.anchors, p.opens, p.requests = p.anchors[:0], p.opens[:0], p.requests[:0]
-	p.tokens, p.events = p.tokens[:0], p.events[:0]
+	p.samples, p.engine, p.host = emptied(p.samples, maxIdle), emptied(p.engine, maxIdle), emptied(p.host, maxIdle)
+	p.anchors, p.opens, p.requests = emptied(p.anchors, maxIdle), emptied(p.opens, maxIdle), emptied(p.requests, maxIdle)
+	p.tokens, p.events = emptied(p.tokens, maxIdleTokens), emptied(p.events, maxIdle)
 	p.gpus, p.targets = nil, nil
+}
+
+// Bounds of the room that an empty queue keeps, each more than a busy second takes: a burst must not hold its memory for
+// good.
+const (
+	maxIdle       = 1 << 12
+	maxIdleTokens = 1 << 15
+)
+
+// emptied returns q without its rows, and lets go of what they hold.
+func emptied[T any](q []T, most int) []T {
+	if cap(q) > most {
+		return nil
+	}
+	clear(q)
+	return q[:0]
 }
 
 // Drops counts what the store's queues could not hold, by kind.

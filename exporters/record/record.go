@@ -158,6 +158,12 @@ func openRegular(path string) (*os.File, error) {
 	return os.Open(path)
 }
 
+// Holds reports whether dir holds a recording, whatever its state.
+func Holds(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, metaName))
+	return err == nil
+}
+
 // lock takes dir for one writer. The lock goes with the process, however that ends.
 func lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, fileMode)
