@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"gonum.org/v1/gonum/stat/distuv"
+
 	"github.com/tpotscope/tpotscope/correlate/stats"
 	"github.com/tpotscope/tpotscope/correlate/summary"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -40,7 +42,6 @@ func (m *matching) parts() ([]Part, string) {
 	}
 	var none [axes]float64
 	out := []Part{}
-	grew, most := "", half*max(0, m.tB[0].binned-m.tA[0].binned)
 	mixed := m.a.mixed() || m.b.mixed()
 	why := "what limited the time is not known of both sides"
 	for _, p := range list {
@@ -57,12 +58,11 @@ func (m *matching) parts() ([]Part, string) {
 			B:      m.value(of(a, b, func(_, b *fit) float64 { return b.binned }), why),
 			Change: m.value(of(a, b, func(a, b *fit) float64 { return b.binned - a.binned }), why),
 		}
-		told := !mixed || p.name == "launch" || p.name == "host"
-		if c := part.Change; told && c.Sure() && c.CI95.Value.Low > 0 && c.Value.Value > most {
-			grew, most = p.name, c.Value.Value
-		}
 		out = append(out, part)
 	}
+	grew := grown(out, half*max(0, m.tB[0].binned-m.tA[0].binned), func(name string) bool {
+		return !mixed || name == "launch" || name == "host"
+	})
 	communication := Part{Name: "communication"}
 	no := absent("waits between ranks are not read from the counters")
 	if max(m.a.info.TP, m.b.info.TP) <= 1 {
@@ -71,6 +71,39 @@ func (m *matching) parts() ([]Part, string) {
 	}
 	communication.A, communication.B, communication.Change = no, no, no
 	return append(out, communication), grew
+}
+
+// falsePart of the parts that are said to have grown may have done so by chance.
+const falsePart = 0.05
+
+// grown names the part that grew most, by more than so many seconds and beyond its interval, of those that are told apart.
+// Of several parts one may seem to grow by chance, so that all are tested together (Benjamini and Hochberg).
+func grown(parts []Part, most float64, told func(name string) bool) string {
+	chances := make([]float64, len(parts))
+	for i := range parts {
+		if chances[i] = math.NaN(); told(parts[i].Name) {
+			chances[i] = parts[i].Change.chance()
+		}
+	}
+	name := ""
+	for i, found := range stats.BenjaminiHochberg(chances, falsePart) {
+		if c := parts[i].Change; found && c.CI95.Value.Low > 0 && c.Value.Value > most {
+			name, most = parts[i].Name, c.Value.Value
+		}
+	}
+	return name
+}
+
+// chance is how likely a change of nothing is to look as great as this one, by its interval; NaN where it has none.
+func (v Value) chance() float64 {
+	if !v.Sure() {
+		return math.NaN()
+	}
+	deviation := (v.CI95.Value.High - v.CI95.Value.Low) / 2 / distuv.UnitNormal.Quantile(0.5+level/2)
+	if v.Value.Value == 0 {
+		return 1
+	}
+	return 2 * distuv.UnitNormal.Survival(math.Abs(v.Value.Value)/deviation)
 }
 
 const (
@@ -89,7 +122,7 @@ func (m *matching) split() Split {
 	why := "nothing decoded on one of the sides"
 	total := of(m.tA, m.tB, func(a, b *fit) float64 { return b.y - a.y })
 	direct := m.direct()
-	work := of(m.tA, m.tB, func(a, b *fit) float64 { return b.y - b.at(grown(a.x, b.x)) })
+	work := of(m.tA, m.tB, func(a, b *fit) float64 { return b.y - b.at(withBatch(a.x, b.x)) })
 	through := total.with(direct, func(t, d float64) float64 { return t - d }).with(work, func(r, w float64) float64 { return r - w })
 	s.Total, s.Direct, s.Work = m.value(total, why), m.value(direct, why), m.value(work, why)
 	// By Little's law the batch is the rate times the time: what of its growth the rate does not explain is the time's.
@@ -147,8 +180,8 @@ func (m *matching) loop(batch, rates series) string {
 	return loadChanged
 }
 
-// grown is the step from with the batch of to: context and prompt work of each request stay.
-func grown(from, to [axes]float64) [axes]float64 {
+// withBatch is the step from with the batch of to: context and prompt work of each request stay.
+func withBatch(from, to [axes]float64) [axes]float64 {
 	by := to[axisBatch] / from[axisBatch]
 	for i := range from {
 		from[i] *= by
