@@ -148,6 +148,10 @@ func TestEachOutcomeOfTheDriverIsTold(t *testing.T) {
 			"dram_util",
 			doctor.Warning, "on 1 of 2 GPUs: ", "nobody: this hardware or driver does not have it", "what bounds decode on 1 of 2 GPUs: no activity windows",
 		},
+		"an instance": {
+			doctor.Options{Helper: answer(t, []timeline.GPU{h100, {UUID: "MIG-0", ParentUUID: "GPU-0", MIG: true}}, state(0, "power", "ok"), state(1, "power", unsupported))},
+			"power", doctor.Warning, "on 1 of 2 GPUs: not supported on instances (MIG)", "nobody: the driver tells it of a whole GPU, not of an instance", "",
+		},
 		"a lost GPU": {
 			doctor.Options{Helper: answer(t, []timeline.GPU{h100}, state(0, "power", "lost"))}, "power", doctor.Failed, "lost", "the cluster's admin", "",
 		},

@@ -193,7 +193,11 @@ func (r *Report) checkGPUs(f *findings, mapped bool) {
 			order = append(order, c.Call)
 			byCall[c.Call] = map[string]int{}
 		}
-		byCall[c.Call][c.State]++
+		state := c.State
+		if state == timeline.StateUnsupported.String() && c.GPU >= 0 && c.GPU < len(f.GPUs) && f.GPUs[c.GPU].ParentUUID != "" {
+			state = ofInstances
+		}
+		byCall[c.Call][state]++
 	}
 	fine := 0
 	for _, call := range order {
@@ -212,6 +216,9 @@ func (r *Report) checkGPUs(f *findings, mapped bool) {
 	r.checkLatency(f)
 }
 
+// ofInstances is the state of what a driver does not tell of a part of a GPU.
+const ofInstances = "not_supported_on_instances_(MIG)"
+
 // words spells a state for people.
 func words(state string) string { return strings.ReplaceAll(state, "_", " ") }
 
@@ -220,6 +227,8 @@ func explainCall(call, state, where string) Check {
 	switch state {
 	case timeline.StateUnsupported.String():
 		return Check{call, Warning, where, "nobody: this hardware or driver does not have it", ""}
+	case ofInstances:
+		return Check{call, Warning, where, "nobody: the driver tells it of a whole GPU, not of an instance", ""}
 	case timeline.StateNoPermission.String():
 		return Check{
 			call, Failed, where, "the cluster's admin",

@@ -273,11 +273,15 @@ type Capability struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// ShortUUID returns enough of a GPU's UUID to tell it from its neighbours, for people.
+// ShortUUID returns enough of the UUID of a GPU, or of an instance of one, to tell it from its neighbours, for people.
 func ShortUUID(uuid string) string {
 	s := strings.TrimPrefix(uuid, "GPU-")
-	if len(s) > 8 {
-		s = s[:8]
+	length := 8
+	if strings.HasPrefix(s, instancePrefix) {
+		length += len(instancePrefix)
 	}
-	return s
+	return s[:min(len(s), length)]
 }
+
+// instancePrefix begins the UUID of an instance of a GPU that is cut into some.
+const instancePrefix = "MIG-"

@@ -269,6 +269,9 @@ func TestUUIDsCompareWhateverTheirSpelling(t *testing.T) {
 	if got := timeline.ShortUUID("GPU-abcdef01-2345-67"); got != "abcdef01" {
 		t.Errorf("ShortUUID() = %q", got)
 	}
+	if got := timeline.ShortUUID("MIG-abcdef01-2345-67"); got != "MIG-abcdef01" {
+		t.Errorf("ShortUUID() = %q", got)
+	}
 	if got := timeline.ShortUUID("x"); got != "x" {
 		t.Errorf("ShortUUID() = %q", got)
 	}
