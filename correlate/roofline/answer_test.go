@@ -215,3 +215,20 @@ func TestAttentionAndHeadAreCalculatedInSixteenBits(t *testing.T) {
 		within(t, string(s.Name), s.FLOPs/s.ComputeS, want, 1e-9)
 	}
 }
+
+// The critical batch is where the products with the weights pass from one roof to the other, also where a file stores its
+// experts in fewer bits than the rest.
+func TestWeightsPassTheRidgeAtTheCriticalBatch(t *testing.T) {
+	for _, tt := range []struct{ model, dtype string }{{"gpt-oss-20b", "mxfp4"}, {"gpt-oss-120b", "mxfp4"}, {"DeepSeek-V3", "fp8_block"}, {"Qwen3-30B-A3B", "bf16"}, {"Llama-3.1-8B", "awq"}} {
+		q := question(t, tt.model, "h100", tt.dtype, "bf16", 1)
+		q.Eta = roofline.Eta{Bandwidth: 1, Tensor: 1, BandwidthOrigin: "calibrated", TensorOrigin: "calibrated"}
+		limit := func(batch float64) string {
+			q.Batch = batch
+			return ask(t, q).Segments[0].Limit
+		}
+		a := ask(t, q)
+		if low, high := limit(0.99*a.CriticalBatch), limit(1.01*a.CriticalBatch); low != "memory" || high != "compute" {
+			t.Errorf("%s: %s just below %.0f tokens and %s just above", tt.model, low, a.CriticalBatch, high)
+		}
+	}
+}

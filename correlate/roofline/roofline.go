@@ -210,11 +210,9 @@ func (m *Model) CriticalBatch() float64 { return m.CriticalBatchAt(0) }
 
 // CriticalBatchAt returns the same at an SM clock in Hz (zero: the sheet's).
 func (m *Model) CriticalBatchAt(clockHz float64) float64 {
-	b := m.rateAt(clockHz) * m.weights.Bits / 8 / (2 * m.bandwidth)
-	if m.spec.MoE() && m.spec.ParamsActive > 0 {
-		b *= float64(m.spec.ParamsStreamed) / float64(m.spec.ParamsActive)
-	}
-	return b
+	body, expert := float64(m.spec.NonExpert-m.spec.HeadParams()), float64(m.spec.ExpertParams)*m.moeLayers()
+	bytes := m.bodyBytes() + float64(m.spec.Experts)*m.expertBytes()
+	return m.rateAt(clockHz) * bytes / (2 * m.bandwidth * (body + float64(m.spec.TopK)*expert))
 }
 
 // CriticalContext returns the context above which decode stays below the compute roof at any batch, and false if there
