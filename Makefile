@@ -124,6 +124,10 @@ soak-agent: build nvmlsim ## what grows in agent and helper: short requests, rep
 failures: ## let the NVIDIA driver do its worst to a whole agent, the failures that take minutes included
 	TPOTSCOPE_FAILURES=all $(GO) test -race -count=1 -timeout 15m -v -run '^TestNothingTheDriverDoes' ./agent
 
+.PHONY: closed-loop
+closed-loop: ## every scenario through the driver's library, the helper and whole agents, beside what a perfect observer says (about six minutes)
+	TPOTSCOPE_CLOSED_LOOP=all $(GO) test -count=1 -timeout 30m -v -run '^TestTheLoopIsClosed$$' ./agent/demo
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for ten seconds
 	@for p in $$($(GO) list ./...); do \

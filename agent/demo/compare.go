@@ -133,7 +133,7 @@ func agrees(found timeline.Label, truth *scenario.Truth) bool {
 		return found == timeline.Launch || found == timeline.HostOrLaunch
 	case scenario.LimitHost:
 		return found == timeline.Host || found == timeline.HostOrLaunch
-	case scenario.LimitOther:
+	case scenario.LimitOther, scenario.LimitComm:
 		return found == timeline.Busy || found == timeline.Communication
 	}
 	return false

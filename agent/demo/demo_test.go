@@ -39,6 +39,7 @@ func TestAgrees(t *testing.T) {
 		"launch, or what it may be":    {scenario.LimitLaunch, 0.8, []timeline.Label{timeline.Launch, timeline.HostOrLaunch}},
 		"host, or what it may be":      {scenario.LimitHost, 0.8, []timeline.Label{timeline.Host, timeline.HostOrLaunch}},
 		"something else":               {scenario.LimitOther, 0.8, []timeline.Label{timeline.Busy, timeline.Communication}},
+		"other ranks":                  {scenario.LimitComm, 0.8, []timeline.Label{timeline.Busy, timeline.Communication}},
 		"just above the line":          {scenario.LimitMemory, 0.64, []timeline.Label{timeline.Memory, timeline.Mixed, timeline.Balanced, timeline.Busy}},
 		"just below the line":          {scenario.LimitMemory, 0.56, []timeline.Label{timeline.Memory, timeline.Mixed, timeline.Balanced, timeline.Busy}},
 		"nothing that holds the time":  {scenario.LimitMemory, 0.5, []timeline.Label{timeline.Mixed, timeline.Balanced, timeline.Busy}},
