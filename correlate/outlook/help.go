@@ -7,6 +7,7 @@ import (
 	"github.com/tpotscope/tpotscope/correlate/hardware"
 	"github.com/tpotscope/tpotscope/correlate/roofline"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
+	"github.com/tpotscope/tpotscope/correlate/verdict"
 )
 
 // Help is something that would make a step shorter, and by how much at most.
@@ -106,11 +107,12 @@ func (t *Tally) Help(step *Step, shares timeline.Shares, split bool) []Help {
 			What: "prompt", Name: "prompt work on other GPUs", SavesS: (s.chunks - s.alone) / s.modelled, AtMost: true,
 			ActsOn: "memory, compute", Share: shares.Memory + shares.Compute, Basis: ByModel,
 		})
-		if clock := s.clock / max(s.clockS, 1e-9); s.clockS > 0 && clock < t.model.GPU().RateClockHz {
-			part := shares.Compute * (1 - clock/t.model.GPU().RateClockHz)
+		// Small kernels and what waits for neither roof take the longer the slower the SMs are, too.
+		if rated := t.model.GPU().RateClockHz; s.clockS > 0 && s.clock < verdict.SlowClock*rated*s.clockS {
+			share := shares.Compute + shares.Launch + shares.Other
 			add(Help{
-				What: "clock", Name: "SM clock as rated", SavesS: (s.chunks - s.rated) / s.modelled, AtMost: true,
-				ActsOn: "compute", Share: part, Basis: ByModel,
+				What: "clock", Name: "SM clock as rated", SavesS: share * (1 - s.clock/s.clockS/rated) * whole,
+				ActsOn: "compute, launch, other", Share: share, Basis: ByShare,
 			})
 		}
 	}

@@ -83,7 +83,6 @@ type sums struct {
 	arrived                 float64 // steps found in the arrivals of tokens
 	floor, even, chunks     float64
 	alone                   float64 // expected without the prompt work
-	rated                   float64 // expected in chunks at the clock of the data sheet
 	batch, context, prompt  float64
 	sequences, drafted      float64 // requests that decoded, times steps; and steps that yielded more than a token for each
 	clock, clockS           float64 // Hz times s, and the s
@@ -162,7 +161,6 @@ func (t *Tally) expect(c *correlate.Cell, sec, n float64) {
 	even := t.expected(t.model, st, clock)
 	s.even += n * even
 	s.chunks += n * t.inChunks(st, clock, even)
-	s.rated += n * t.inChunks(st, 0, t.expected(t.model, st, 0))
 	s.context += n * st.Context
 	s.prompt += n * st.Prompt
 	if c.DRAMBytes.OK() {

@@ -249,8 +249,31 @@ func TestWhatHelpsAComputeLimitedStepIsAnUpperBound(t *testing.T) {
 			t.Errorf("%s: %+v, want an upper bound of %v of the step and more", what, h, least)
 		}
 	}
-	if h := found["clock"]; h.SavesS > 0.45*(1-1.1/1.83)*s.MeasuredS.Value+1e-9 {
-		t.Errorf("%+v: more than the clock takes of the compute share", h)
+	if h, want := found["clock"], 0.55*(1-1.1/1.83)*s.MeasuredS.Value; math.Abs(h.SavesS-want) > 1e-9 {
+		t.Errorf("%+v, want the %v s that the clock takes of all that waits for neither DRAM nor host", h, want)
+	}
+}
+
+// Published: a clock 19 % lower made a small model's steps 7 % longer that had hardly any work for the tensor cores.
+func TestAClockMayCostWhatLaunchesTake(t *testing.T) {
+	clocked := func(hz float64) (outlook.Help, bool) {
+		tally := outlook.New(facts())
+		c := cell(0, 90, 4, 600)
+		c.Counters[timeline.SMClock] = correlate.Mean{Value: hz, CoveredS: 1}
+		tally.Add(c)
+		s := tally.Step()
+		for _, h := range tally.Help(&s, timeline.Shares{Memory: 0.55, Launch: 0.4, Host: 0.05}, true) {
+			if h.What == "clock" {
+				return h, true
+			}
+		}
+		return outlook.Help{}, false
+	}
+	if h, ok := clocked(1.3e9); !ok || !h.AtMost || h.Part < 0.07 {
+		t.Errorf("%+v at 1.3 GHz, want an upper bound of 7 %% of the step and more", h)
+	}
+	if h, ok := clocked(1.98e9); ok {
+		t.Errorf("%+v above the clock of the data sheet", h)
 	}
 }
 

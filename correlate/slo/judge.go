@@ -58,7 +58,7 @@ type Result struct {
 // Share is how many values were below a limit, with what is known of how alike values near in time are.
 type Share struct {
 	Kept, N int
-	Units   int // independent of each other at most: requests; zero where each value is one
+	Units   int // independent of each other at most where time does not tell: requests; zero where each value is one
 	over    stats.TimeMean
 }
 

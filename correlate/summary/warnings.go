@@ -117,9 +117,6 @@ func (b *Builder) modelWarnings(r *Report, say func(string, ...any)) {
 	}
 }
 
-// slowClock is a mean clock, over that which the data sheet assumes, below which clocks are said to be low.
-const slowClock = 0.97
-
 // clockAtMost returns what part of TPOT the slowest clock of the GPUs may have added, against that which the data sheet
 // assumes: whatever waits for DRAM or the host does not wait for clocks.
 func (b *Builder) clockAtMost(r *Report) timeline.Measure {
@@ -138,7 +135,7 @@ func (b *Builder) clockAtMost(r *Report) timeline.Measure {
 			continue
 		}
 		known = true
-		if g.SMClockHz.Value < slowClock*hw.RateClockHz {
+		if g.SMClockHz.Value < verdict.SlowClock*hw.RateClockHz {
 			most = max(most, verdict.EffectOfClock(r.Decode.Shares.Value, math.Inf(1), hw.RateClockHz, g.SMClockHz.Value).Most)
 		}
 	}

@@ -6,9 +6,11 @@ import (
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
 
+// SlowClock is the part of the clock that the data sheet assumes below which a clock is said to be low.
+const SlowClock = 0.97
+
 const (
 	throttledPart = 0.02 // of the time: less is a blip
-	slowClock     = 0.97 // of the clock that the data sheet assumes
 	lowLimit      = 0.97 // enforced power limit over the board's own
 	atLimit       = 0.97 // power over the enforced limit
 	windowError   = 0.03 // of a window's SM activity, one sigma: refresh and denominator are off by a twentieth at most
@@ -47,7 +49,7 @@ func throttled(d *Device) bool {
 	switch {
 	case d.ThrottledPart >= throttledPart:
 		return true
-	case d.RateClockHz > 0 && d.Clock.OK() && d.Clock.Value > 0 && d.Clock.Value < slowClock*d.RateClockHz:
+	case d.RateClockHz > 0 && d.Clock.OK() && d.Clock.Value > 0 && d.Clock.Value < SlowClock*d.RateClockHz:
 		return true
 	}
 	lowered := d.PowerLimitW > 0 && d.PowerLimitW < lowLimit*d.DefaultLimitW
