@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/prometheus/exporter-toolkit/web"
+	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tpotscope/tpotscope/agent/burst"
@@ -98,15 +99,41 @@ func freeSocket(ctx context.Context, path string) error {
 	return nil
 }
 
+// Bounds of what a door lends: a peer that is slow, or many that do nothing, must not take the files and the memory that
+// measuring needs.
+const (
+	maxScrapers  = 256  // connections to the metrics door
+	maxReporters = 2048 // connections to the socket: each source that is known may have two
+	maxStreams   = 16   // at once, of a connection of HTTP/2
+	maxServed    = 16   // requests of one kind at once, where each takes memory; others wait
+	readTimeout  = 10 * time.Second
+	writeTimeout = 20 * time.Second
+)
+
+// inTurn has h serve at most so many requests at once. Others wait for their turn as long as they are waited for.
+func inTurn(h http.Handler, most int) http.Handler {
+	turns := make(chan struct{}, most)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case turns <- struct{}{}:
+			defer func() { <-turns }()
+			h.ServeHTTP(w, r)
+		case <-r.Context().Done():
+		}
+	})
+}
+
 // serve runs an HTTP server on l until ctx ends. webConfig is a file of the exporter toolkit's form, for TLS and
-// authentication, or empty.
-func serve(ctx context.Context, l net.Listener, h http.Handler, webConfig string, log *slog.Logger) error {
+// authentication, or empty. It holds at most so many connections.
+func serve(ctx context.Context, l net.Listener, most int, h http.Handler, webConfig string, log *slog.Logger) error {
+	l = netutil.LimitListener(l, most)
 	defer func() { _ = l.Close() }() // the server has closed it, if it came to serve
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	srv := &http.Server{
 		Handler: h, Protocols: &protocols, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ReadTimeout: readTimeout, WriteTimeout: writeTimeout, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	g, ctx := errgroup.WithContext(ctx)
@@ -135,13 +162,13 @@ func (a *Agent) serveMetrics(ctx context.Context, l net.Listener) error {
 		return nil
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", a.ways.prom.Handler())
+	mux.Handle("GET /metrics", inTurn(a.ways.prom.Handler(), maxServed))
 	mux.HandleFunc("GET /healthz", a.healthz)
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("tpotscope: /metrics /healthz /readyz\n"))
 	})
-	return serve(ctx, l, mux, a.cfg.Metrics.WebConfig, a.log)
+	return serve(ctx, l, maxScrapers, mux, a.cfg.Metrics.WebConfig, a.log)
 }
 
 // serveSocket serves what probes report.
@@ -157,10 +184,10 @@ func (a *Agent) serveSocket(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("open ingest: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle(path, h)
+	mux.Handle(path, inTurn(h, maxServed))
 	mux.Handle("POST "+burst.Path, a.bursts)
 	mux.HandleFunc("GET /healthz", a.healthz)
-	return serve(ctx, l, mux, "", a.log)
+	return serve(ctx, l, maxReporters, mux, "", a.log)
 }
 
 // aligner ties the clock of one reporter elsewhere to this host's.
