@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/compare"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
@@ -303,6 +304,34 @@ func TestBadMarginsAreRefused(t *testing.T) {
 	for _, margin := range []float64{0, -1, 0.6, math.NaN()} {
 		if _, err := compare.Of(compare.New(compare.Config{}), compare.New(compare.Config{}), compare.Options{Margin: margin}); err == nil {
 			t.Errorf("margin %v is accepted", margin)
+		}
+	}
+}
+
+func TestATimeOfNothingIsNone(t *testing.T) {
+	side := func(tpot float64) *compare.Recording {
+		r := compare.New(compare.Config{Name: "odd"})
+		for i := range 60 {
+			at := timeline.Instant(0).Add(time.Duration(1+i) * time.Second)
+			over := timeline.Span{Start: at, End: at.Add(time.Second)}
+			r.AddCell(&correlate.Cell{
+				Target: "main", Span: over, Data: over, Decode: true, Batch: timeline.Known(4), OutputTokens: timeline.Known(400),
+				EngineTPOT: timeline.Known(tpot), WindowTPOT: timeline.Absent("no probe"), ContextSum: timeline.Known(4000),
+				PromptTokens: timeline.Known(0), Steps: timeline.Known(100), DRAMBytes: timeline.Absent("no counters"),
+			})
+		}
+		return r
+	}
+	for _, odd := range []float64{0, -1, math.NaN(), math.Inf(1)} {
+		r, err := compare.Of(side(odd), side(0.01), compare.Options{Margin: compare.DefaultMargin})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Verdict == compare.Improvement || r.Verdict == compare.Regression || r.Verdict == compare.NoDifference {
+			t.Errorf("%v s a token against 10 ms: %s", odd, r.Verdict)
+		}
+		if _, err := json.Marshal(r); err != nil {
+			t.Errorf("%v s a token: %v", odd, err)
 		}
 	}
 }

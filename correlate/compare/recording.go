@@ -118,6 +118,9 @@ type request struct {
 	trace  string
 }
 
+// Overlap returns how much of the time of r is that of o too, where both are of one recording.
+func (r *Recording) Overlap(o *Recording) time.Duration { return r.span.Overlap(o.span) }
+
 // AddCell takes one cell, if its middle lies in the span that is compared.
 func (r *Recording) AddCell(c *correlate.Cell) {
 	if !r.wants(c.Target, c.Span.Mid()) {
@@ -148,7 +151,7 @@ func cellOf(c *correlate.Cell) (cell, bool) {
 		return cell{}, false
 	}
 	nan := math.NaN()
-	k := cell{at: c.Span, seconds: sec, engineT: value(c.EngineTPOT), probeT: value(c.WindowTPOT), littleT: nan, bytes: nan, rate: nan, yield: nan, stepS: nan, prompts: nan}
+	k := cell{at: c.Span, seconds: sec, engineT: positive(c.EngineTPOT), probeT: positive(c.WindowTPOT), littleT: nan, bytes: nan, rate: nan, yield: nan, stepS: nan, prompts: nan}
 	batch := c.Batch
 	if !batch.OK() && c.Decoding > 0 {
 		batch, k.byProbe = timeline.Known(c.Decoding), true
@@ -184,6 +187,14 @@ func cellOf(c *correlate.Cell) (cell, bool) {
 	k.placed, k.mixed, k.shares, k.roof, k.d = v.Placed(), v.Mixed, v.Shares, v.Roof, v.D
 	k.throttled = c.ThrottledS / sec / float64(max(1, len(c.PerGPU)))
 	return k, true
+}
+
+// positive is value of what no ratio can be taken of unless it is above zero.
+func positive(m timeline.Measure) float64 {
+	if v := value(m); v > 0 && !math.IsInf(v, 0) {
+		return v
+	}
+	return math.NaN()
 }
 
 func value(m timeline.Measure) float64 {
