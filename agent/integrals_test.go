@@ -133,7 +133,9 @@ func compareIntegrals(t *testing.T, name string, p *play) {
 			s := all[gpu][c]
 			off := (s.measured - s.there) / max(s.there, 1e-3)                      // one is idle
 			_, _ = fmt.Fprintf(&line, "  %s %.2f s, %+.2f %%", c, s.there, 100*off) // into memory
-			if !(math.Abs(off) <= 0.01) {
+			// A counter that reads little is in few windows, and what the driver's refresh cuts off of one is a larger part of
+			// it: an error of a two-thousandth of the time is none either.
+			if math.Abs(off) > 0.01 && math.Abs(s.measured-s.there) > covered[gpu].Seconds()/2000 {
 				t.Errorf("%s, GPU %d: %s adds up to %.3f s, and was %.3f s: %+.2f %%", name, gpu, c, s.measured, s.there, 100*off)
 			}
 		}
