@@ -143,6 +143,9 @@ func (a *app) compare(ctx context.Context, f *compareFlags) error {
 	if err != nil {
 		return ofSide("B", err)
 	}
+	if both := x.Overlap(y); both > 0 && sameRun(f.dirA, f.dirB) && f.target == f.targetB {
+		y.AddFault(fmt.Sprintf("%v of it are in A too: what is compared with itself does not differ", both.Round(time.Second)))
+	}
 	r, err := compare.Of(x, y, compare.Options{Margin: f.margin, Seed: 1})
 	if err != nil {
 		return err
@@ -159,6 +162,13 @@ func (a *app) compare(ctx context.Context, f *compareFlags) error {
 		return err
 	}
 	return f.status(r)
+}
+
+// sameRun reports whether two directories are one.
+func sameRun(a, b string) bool {
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
 // writeComparePage writes the comparison as a page of its own.

@@ -106,3 +106,23 @@ func TestCompareExitsAsAsked(t *testing.T) {
 		}
 	}
 }
+
+func TestCompareSaysThatARecordingIsHeldAgainstItself(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	a := importedAs(t, p, "quant_bf16")
+	const said = "B: 2s of it are in A too"
+	for _, tt := range []struct {
+		args []string
+		said bool
+	}{{[]string{"--until-a", "32s", "--since-b", "30s"}, true}, {[]string{"--until-a", "30s", "--since-b", "30s"}, false}} {
+		got := p.run(t, append([]string{"compare", a, a}, tt.args...)...).want(t, exitOK)
+		text := strings.Join(strings.Fields(got.out), " ")
+		if strings.Contains(text, said) != tt.said {
+			t.Errorf("%q is said or not, want %v:\n%s", said, tt.said, got.out)
+		}
+		if !strings.Contains(text, "has a time ratio outside of 0.97 to 1.03") {
+			t.Errorf("nothing with a number refutes it:\n%s", got.out)
+		}
+	}
+}

@@ -233,8 +233,12 @@ func refute(r *Report) string {
 		return fmt.Sprintf("another pair of starts has a time ratio below %.2f", 1-half*(1-r.Expected.Value.Value))
 	case NotSaved:
 		return fmt.Sprintf("another pair of starts has a byte ratio below %.2f", 1-half*(1-r.Bytes.Modelled.Value.Value))
-	case Regression, Improvement, NoDifference:
-		return "another pair of starts, in the other order, has a time ratio outside of the interval"
+	case Regression:
+		return fmt.Sprintf("another pair of starts, in the other order, has a time ratio below %.2f", 1+r.Margin)
+	case Improvement:
+		return fmt.Sprintf("another pair of starts, in the other order, has a time ratio above %.2f", 1/(1+r.Margin))
+	case NoDifference:
+		return fmt.Sprintf("another pair of starts, in the other order, has a time ratio outside of %.2f to %.2f", 1/(1+r.Margin), 1+r.Margin)
 	case Refused, Undetermined:
 	}
 	return ""
