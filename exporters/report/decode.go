@@ -42,7 +42,12 @@ func decodeRows(p *page, r *summary.Report) {
 		}
 		p.row("held down", wanted, strings.Join(held, "; "))
 	}
-	rank := must
+	counterRows(p, r)
+}
+
+// counterRows are what the counters read while tokens were decoded, and what that makes of the model's bytes.
+func counterRows(p *page, r *summary.Report) {
+	d, rank := &r.Decode, must
 	if len(r.SLO) > 0 {
 		rank = wanted // what was asked for comes first
 	}
