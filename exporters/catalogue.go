@@ -217,18 +217,6 @@ func ByName(name string) (ID, bool) {
 	return 0, false
 }
 
-// SeriesCount returns how many series one GPU, one target and one agent have in a profile. A native histogram is one
-// series. Metrics of the agent whose label values are open count once.
-func SeriesCount(p Profile) map[Scope]int {
-	n := map[Scope]int{}
-	for i := range catalogue {
-		if m := &catalogue[i]; m.Profile <= p {
-			n[m.Scope] += max(1, len(m.Values))
-		}
-	}
-	return n
-}
-
 // with returns labels and one more.
 func with(labels []string, more ...string) []string {
 	return append(append([]string{}, labels...), more...)
