@@ -114,6 +114,21 @@ func TestADemoThatEndsEarlyComparesWhatItPlayed(t *testing.T) {
 	}
 }
 
+// Whom the scenario's probe does not see goes around the proxy, and is served all the same.
+func TestADemoKeepsFromTheProxyWhatTheScenariosProbeDoesNotSee(t *testing.T) {
+	t.Parallel()
+	o := options(t, short+"probe coverage=50%\n")
+	o.Duration = 5 * time.Second
+	res, err := Run(t.Context(), o)
+	must(t, err)
+	if q := res.Requests; q.Seen == 0 || q.Seen > q.Sent*3/4 || q.Answered < q.Sent/2 {
+		t.Errorf("requests %+v: want about half of them seen", q)
+	}
+	if c := res.Report.TrafficCoverage; !c.OK() || c.Value < 0.2 || c.Value > 0.8 {
+		t.Errorf("coverage %v, want about a half", c)
+	}
+}
+
 func TestAnInterruptedDemoComparesWhatItPlayed(t *testing.T) {
 	o := options(t, short)
 	ctx, cancel := context.WithCancel(t.Context())
