@@ -126,9 +126,6 @@ func New(cfg Config) *Engine {
 // Stats returns what the engine counted so far.
 func (e *Engine) Stats() Stats { return e.stats }
 
-// Cursor returns the end of the last closed cell, zero before the first.
-func (e *Engine) Cursor() timeline.Instant { return e.cursor }
-
 // SetGPUs hands over the list of GPUs that samples refer to by position. A GPU keeps its position; a longer list adds.
 func (e *Engine) SetGPUs(gpus []timeline.GPU) {
 	for i, g := range gpus {

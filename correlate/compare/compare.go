@@ -31,9 +31,6 @@ const (
 	Undetermined Word = "undetermined"         // they could, and the evidence does not decide
 )
 
-// Negative reports whether the verdict is one that nobody wants of a new build.
-func (w Word) Negative() bool { return w == NotTime || w == NotSaved || w == Regression }
-
 // Decided reports whether there is a verdict at all.
 func (w Word) Decided() bool { return w != Refused && w != Undetermined }
 

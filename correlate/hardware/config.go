@@ -23,7 +23,7 @@ type Config struct {
 const maxConfigBytes = 1 << 20
 
 // ReadConfig reads a config.json and counts the parameters and the cache from it. It knows the families whose layers it
-// can count: see [ConfigFamilies]. Every missing or absurd field is named in the error with its path in the file; a
+// can count. Every missing or absurd field is named in the error with its path in the file; a
 // family that is not known is an error too, since a wrong count is worse than none.
 func ReadConfig(r io.Reader) (Config, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxConfigBytes+1))

@@ -2,9 +2,7 @@ package hardware
 
 import (
 	"fmt"
-	"maps"
 	"math/bits"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -51,9 +49,6 @@ var families = map[string]family{
 	"llama4_text": {biasFlag: true, sharedExpert: true, chunks: true, pattern: 4},
 	"glm4_moe":    {biasFlag: true, noOutBias: true},
 }
-
-// ConfigFamilies returns the model types that [ReadConfig] can count, in order.
-func ConfigFamilies() []string { return slices.Sorted(maps.Keys(families)) }
 
 // window takes over a window that is in use, and how many layers have none. It returns what is taken for granted.
 func (f *fields) window(m *Model, fam family) []string {

@@ -131,12 +131,6 @@ func TokensPerStep(acceptance, drafts float64) float64 {
 	return (1 - math.Pow(acceptance, drafts+1)) / (1 - acceptance)
 }
 
-// ProjectionSeconds returns the time that the matrix products of so many prompt tokens take at a part of the tensor
-// cores' peak: two operations a parameter and token.
-func (m *Model) ProjectionSeconds(tokens, tensor, smClockHz float64) float64 {
-	return 2 * float64(m.spec.ParamsActive) * tokens / (float64(m.tp) * m.rateAt(smClockHz) * tensor)
-}
-
 // Footprint returns the memory of the whole group that the weights take: those a step streams, and an embedding table of
 // 16 bits where it is not the head.
 func (m *Model) Footprint() float64 {
