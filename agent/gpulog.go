@@ -224,10 +224,10 @@ func (l *gpuLog) look(latest map[int]timeline.Instant) {
 // say logs one event, of several GPUs if they are named, and the same again once a minute with a count. The lock is held.
 func (l *gpuLog) say(write func(string, ...any), message string, e *timeline.Event, gpus ...int) {
 	key := toldOf{e.Kind, e.GPU, strings.Map(withoutDigits, e.Detail)}
-	if e.Kind == timeline.EventXid {
+	now, repeated := l.now(), 0
+	if e.Kind == timeline.EventXid && l.numbered(e, now) < maxNumbered {
 		key.detail = e.Detail // the number is what it is about
 	}
-	now, repeated := l.now(), 0
 	if len(l.said) > maxSaid {
 		clear(l.said)
 	}
@@ -252,6 +252,21 @@ func (l *gpuLog) say(write func(string, ...any), message string, e *timeline.Eve
 		attrs = append(attrs, slog.Int("repeated", repeated))
 	}
 	write(message, attrs...)
+}
+
+// maxNumbered bounds the errors of a GPU that are told apart by their numbers: a driver knows under two hundred, of which
+// a broken GPU tells a few, and one that makes them up must not fill the log.
+const maxNumbered = 16
+
+// numbered returns how many other errors of a GPU were told by their numbers of late. The lock is held.
+func (l *gpuLog) numbered(e *timeline.Event, now timeline.Instant) int {
+	n := 0
+	for k, t := range l.said {
+		if k.kind == e.Kind && k.gpu == e.GPU && k.detail != e.Detail && now.Sub(t.at) < sayAgainAfter {
+			n++
+		}
+	}
+	return n
 }
 
 // withoutDigits drops the digits of a text, so that times that differ make no other text.

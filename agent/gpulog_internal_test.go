@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -119,5 +120,22 @@ func TestTheRateIsOfWhatWasHandedOn(t *testing.T) {
 	check("all again", 8, true)
 	if n := len(l.paces[1].ends); n > 90 {
 		t.Errorf("%d readings are kept for ten seconds of eight", n)
+	}
+}
+
+// A driver that makes numbers up must not fill the log, and what it tells first is still told by its number.
+func TestErrorsOfManyNumbersDoNotFloodTheLog(t *testing.T) {
+	var out bytes.Buffer
+	now := timeline.Instant(time.Hour)
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	l := newGPULog(NewStore(correlate.New(correlate.DefaultConfig()), false), log, func() timeline.Instant { return now })
+	for i := range 1000 {
+		now = now.Add(20 * time.Millisecond)
+		l.AddEvent(timeline.Event{At: now, Kind: timeline.EventXid, GPU: 0, Detail: fmt.Sprintf("Xid %d", i+1)})
+	}
+	l.AddEvent(timeline.Event{At: now, Kind: timeline.EventXid, GPU: 1, Detail: "Xid 79"})
+	text := out.String()
+	if n := strings.Count(text, "\n"); n > maxNumbered+2 || !strings.Contains(text, `"Xid 16"`) || !strings.Contains(text, `gpu=1 cause="Xid 79"`) {
+		t.Errorf("a thousand errors in twenty seconds are %d lines:\n%.1500s", n, text)
 	}
 }

@@ -63,6 +63,9 @@ func Load(stateDir string) (File, error) {
 	if err != nil {
 		return f, fmt.Errorf("read calibration: %w", err)
 	}
+	if !st.Mode().IsRegular() { // a pipe would be waited for, a device never ends
+		return f, fmt.Errorf("read calibration: %s is no file", Path(stateDir))
+	}
 	if st.Size() > maxFileSize {
 		return f, fmt.Errorf("read calibration %s: %d bytes are too many", Path(stateDir), st.Size())
 	}
@@ -111,13 +114,25 @@ func (f *File) Save(stateDir string) error {
 		return fmt.Errorf("write calibration: %w", err)
 	}
 	temp := Path(stateDir) + ".new"
-	if err := os.WriteFile(temp, append(raw, '\n'), 0o600); err != nil {
-		return fmt.Errorf("write calibration: %w", err)
+	err = writeSynced(temp, append(raw, '\n'))
+	if err == nil {
+		err = os.Rename(temp, Path(stateDir))
 	}
-	if err := os.Rename(temp, Path(stateDir)); err != nil {
-		return fmt.Errorf("write calibration: %w", err)
+	if err != nil {
+		return fmt.Errorf("write calibration: %w", errors.Join(err, os.Remove(temp)))
 	}
 	return nil
+}
+
+// writeSynced writes a file that is on the disk when it returns: one that is renamed before may be empty after a loss of
+// power.
+func writeSynced(path string, raw []byte) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(raw)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // Of returns what f says of a GPU, if it is of that GPU under the driver that runs.
