@@ -41,21 +41,21 @@ func (a *Agent) listen(ctx context.Context) (doors, error) {
 		return d, err
 	}
 	var lc net.ListenConfig
-	open := func(dst *net.Listener, network, address, what string) error {
+	open := func(dst *net.Listener, network, address, what, key string) error {
 		if address == "" {
 			return nil
 		}
 		l, err := lc.Listen(ctx, network, address)
 		if err != nil {
-			return fmt.Errorf("open %s: %w", what, err)
+			return fmt.Errorf("open %s: %w (%s says where it is)", what, err, key)
 		}
 		*dst = l
 		return nil
 	}
 	err = errors.Join(
-		open(&d.metrics, "tcp", a.cfg.Metrics.Listen, "metrics door"),
-		open(&d.proxy, "tcp", a.cfg.Proxy.Listen, "proxy door"),
-		open(&d.socket, "unix", a.cfg.Socket, "agent socket"),
+		open(&d.metrics, "tcp", a.cfg.Metrics.Listen, "metrics door", "metrics.listen"),
+		open(&d.proxy, "tcp", a.cfg.Proxy.Listen, "proxy door", "proxy.listen"),
+		open(&d.socket, "unix", a.cfg.Socket, "agent socket", "socket"),
 	)
 	if err == nil && d.socket != nil {
 		if err = os.Chmod(a.cfg.Socket, 0o660); err != nil {
