@@ -325,7 +325,7 @@ func (x *exchange) finish(end probe.End) {
 	if cause == "" {
 		cause = record.Status.String()
 	}
-	r.log.LogAttrs(x.ctx, slog.LevelWarn, "request failed",
+	r.failed(x.ctx, "request failed",
 		slog.String("status", record.Status.String()),
 		slog.String("cause", cause),
 		slog.Int("http_status", record.HTTPStatus),

@@ -26,6 +26,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/tpotscope/tpotscope/agent/hostclock"
 	"github.com/tpotscope/tpotscope/agent/probe"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
@@ -45,6 +47,7 @@ type Relay struct {
 	stamping  io.Closer // keeps the kernel noting receive times
 	buffers   sync.Pool
 	stats     counters
+	failures  scarce // log lines of requests that failed
 
 	mu      sync.Mutex     // guards stopped
 	stopped bool           // nothing enters any more
@@ -66,6 +69,7 @@ func New(cfg Config, clock *hostclock.Clock, sink timeline.RequestSink, ref func
 	}
 	r := &Relay{
 		cfg: cfg, upstream: u, origin: u.Scheme + "://" + u.Host, clock: clock, sink: sink, ref: ref, log: log,
+		failures: scarce{limit: rate.NewLimiter(failureLines, failureBurst)},
 	}
 	if r.transport, err = newTransport(&r.cfg, clock, &r.stats); err != nil {
 		return nil, err
@@ -192,7 +196,7 @@ func (r *Relay) passFailed(w http.ResponseWriter, req *http.Request, err error) 
 	r.stats.passErrors.Add(1)
 	f := classify(req.Context(), err)
 	if f != faultClient {
-		r.log.LogAttrs(req.Context(), slog.LevelWarn, "passed request failed", slog.String("cause", string(f)), slog.String("upstream", r.origin))
+		r.failed(req.Context(), "passed request failed", slog.String("cause", string(f)), slog.String("upstream", r.origin))
 	}
 	refuse(w, f)
 }

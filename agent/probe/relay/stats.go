@@ -1,8 +1,12 @@
 package relay
 
 import (
+	"context"
+	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
@@ -120,4 +124,28 @@ func (r *Relay) Stats() Stats {
 		}
 	}
 	return s
+}
+
+// A request that failed has a line of its own in the log, up to so many: while an upstream is down, thousands fail alike.
+const (
+	failureLines rate.Limit = 1 // a second
+	failureBurst            = 20
+)
+
+// scarce limits log lines and counts those that it held back.
+type scarce struct {
+	limit *rate.Limiter
+	held  atomic.Uint64
+}
+
+// failed logs that a request failed, with the number of lines that were held back since the last one.
+func (r *Relay) failed(ctx context.Context, msg string, attrs ...slog.Attr) {
+	if !r.failures.limit.Allow() {
+		r.failures.held.Add(1)
+		return
+	}
+	if n := r.failures.held.Swap(0); n > 0 {
+		attrs = append(attrs, slog.Uint64("more_not_logged", n))
+	}
+	r.log.LogAttrs(ctx, slog.LevelWarn, msg, attrs...)
 }
