@@ -18,7 +18,7 @@ func decodeRows(p *page, r *summary.Report) {
 		return
 	}
 	if d.Shares.OK() {
-		s := shareList(d.Shares.Value) + " of " + seconds(d.DecodeS) + " of decode"
+		s := shareList(d.Shares.Value) + " of " + judged(d)
 		if d.Bound == timeline.Communication {
 			s += "; waits for other ranks count as launch"
 		}
@@ -77,6 +77,17 @@ func restsOn(r *summary.Report) string {
 		s += fmt.Sprintf("; at a roof %s to %s of the time", number(100*d.Roof.Value.Low), percent(d.Roof.Value.High))
 	}
 	return s
+}
+
+// judged says what time the shares are of: that of decode, less what has no verdict.
+func judged(d *summary.Decode) string {
+	all := seconds(d.DecodeS) + " of decode"
+	for _, m := range d.Mixture {
+		if part := seconds(d.DecodeS * (1 - m.Share)); m.Label == timeline.Undetermined && part != seconds(d.DecodeS) {
+			return part + " of " + all
+		}
+	}
+	return all
 }
 
 // labelRow says which labels held for which part of the time.
