@@ -206,8 +206,17 @@ var moduleParts = []struct {
 	word  string
 	parts int
 }{
-	{"shared_expert", partShared}, {"gate_up_proj", partGate | partUp}, {"down_proj", partDown}, {"gate_proj", partGate}, {"up_proj", partUp},
-	{"qkv_proj", partQ | partK | partV}, {"q_proj", partQ}, {"k_proj", partK}, {"v_proj", partV}, {"o_proj", partO}, {"attn", partAttention},
+	{"shared_expert", partShared},
+	{"gate_up_proj", partGate | partUp},
+	{"down_proj", partDown},
+	{"gate_proj", partGate},
+	{"up_proj", partUp},
+	{"qkv_proj", partQ | partK | partV},
+	{"q_proj", partQ},
+	{"k_proj", partK},
+	{"v_proj", partV},
+	{"o_proj", partO},
+	{"attn", partAttention},
 }
 
 // smallModules are words in names of modules that no step reads much of, or that are counted elsewhere.
@@ -228,7 +237,7 @@ func layerOf(name string) (layer int, rest string) {
 }
 
 // partsOf returns the layer and the parts of it that a name in a file's list stands for, false for one that is not known.
-func (m *Model) partsOf(name string) (layer, parts int, ok bool) {
+func (m Model) partsOf(name string) (layer, parts int, ok bool) {
 	plain := strings.NewReplacer("re:", "", "\\", "", "^", "", "$", "", "(", "", ")", "").Replace(strings.ToLower(name))
 	for _, w := range smallModules {
 		if strings.Contains(plain, w) {
@@ -259,7 +268,7 @@ func (m *Model) partsOf(name string) (layer, parts int, ok bool) {
 }
 
 // uncounted returns those of the names that stand for weights of which it is not known how many they are.
-func (m *Model) uncounted(left []string) []string {
+func (m Model) uncounted(left []string) []string {
 	var out []string
 	for _, name := range left {
 		if _, parts, ok := m.partsOf(name); !ok || m.MLA() && parts&partAttention != 0 && parts&partAttention != partAttention {
@@ -270,7 +279,7 @@ func (m *Model) uncounted(left []string) []string {
 }
 
 // leftOut returns how many parameters outside experts and head the names leave unquantized.
-func (m *Model) leftOut(left []string) float64 {
+func (m Model) leftOut(left []string) float64 {
 	covered := make([]int, m.Layers)
 	for _, name := range left {
 		layer, parts, ok := m.partsOf(name)

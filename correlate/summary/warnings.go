@@ -33,16 +33,7 @@ func (b *Builder) warnings(r *Report, p *pool, tooMany bool) []string {
 		b.eventWarnings(say)
 		return w
 	}
-	if c := r.TrafficCoverage; c.OK() {
-		switch {
-		case c.Value < fullCoverage:
-			say("the probe saw %s %% of the engine's output tokens: measured bytes per token are withheld", SeenPercent(c.Value))
-		case tooMany:
-			say("the probe counted %.0f %% of the engine's output tokens: counts or targets do not match", 100*c.Value)
-		}
-	} else if c.Why != noProbe && (p.counts.Total > 0 || b.cells.count > 0) {
-		say("traffic coverage is unknown: %s", c.Why)
-	}
+	b.coverageWarnings(r, p, tooMany, say)
 	b.decodeWarnings(r, say)
 	b.modelWarnings(r, say)
 	b.deviceWarnings(r, say)
@@ -65,6 +56,18 @@ func (b *Builder) warnings(r *Report, p *pool, tooMany bool) []string {
 	}
 	b.eventWarnings(say)
 	return w
+}
+
+// coverageWarnings are about what of the traffic the probe saw.
+func (b *Builder) coverageWarnings(r *Report, p *pool, tooMany bool, say func(string, ...any)) {
+	switch c := r.TrafficCoverage; {
+	case c.OK() && c.Value < fullCoverage:
+		say("the probe saw %s %% of the engine's output tokens: measured bytes per token are withheld", SeenPercent(c.Value))
+	case c.OK() && tooMany:
+		say("the probe counted %.0f %% of the engine's output tokens: counts or targets do not match", 100*c.Value)
+	case !c.OK() && c.Why != noProbe && (p.counts.Total > 0 || b.cells.count > 0):
+		say("traffic coverage is unknown: %s", c.Why)
+	}
 }
 
 // worthSaying is the least share of time that is a warning.
