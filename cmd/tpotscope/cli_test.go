@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/csv"
 	"encoding/json"
 	"os"
@@ -412,5 +413,26 @@ func TestADemoWithoutAWholePhaseHasNoEvidence(t *testing.T) {
 	text := p.run(t, "report", "@last", "--since", "1s").want(t, exitOK)
 	if !strings.HasPrefix(text.out, "SIMULATED") {
 		t.Errorf("the report:\n%s", text.out)
+	}
+}
+
+func TestACommandThatIsInterruptedSaysSo(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	dir := importedAs(t, p, "quant_bf16")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for args, terminated := range map[string]bool{"report": false, "compare": false, "export": true} {
+		var out, errs lines
+		argv, env, want := []string{args, dir}, p.env(), 130
+		if args == "compare" {
+			argv = append(argv, dir)
+		}
+		if terminated {
+			env.terminated, want = func() bool { return true }, 143
+		}
+		if code := run(ctx, argv, streams{strings.NewReader(""), &out, &errs}, env); code != want || errs.String() != "tpotscope: interrupted\n" {
+			t.Errorf("%s: exit code %d, want %d; stderr %q", args, code, want, errs.String())
+		}
 	}
 }

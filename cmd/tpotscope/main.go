@@ -110,6 +110,12 @@ func run(ctx context.Context, args []string, s streams, env environment) int {
 			a.say("tpotscope: %v\n", status.err)
 		}
 		return status.code
+	case ctx.Err() != nil && errors.Is(err, context.Canceled): // what it was about then is of no interest
+		a.say("tpotscope: interrupted\n")
+		if env.terminated != nil && env.terminated() {
+			return interruptCodes + int(syscall.SIGTERM)
+		}
+		return exitInterrupt
 	}
 	a.say("tpotscope: %v\n", err)
 	return exitError
