@@ -89,6 +89,35 @@ func TestGatesOfTheEngine(t *testing.T) {
 	}
 }
 
+// Cells are closed seconds after their time: that a stranger is gone is no news of the time before.
+func TestAStrangerThatIsGoneWasThereBefore(t *testing.T) {
+	e := newEngine(timeline.Target{}, h100())
+	f := feeder{steady: memoryBound(), e: e}
+	f.window = 105 * time.Millisecond
+	const tick, gone = 5 * time.Millisecond, 8 * time.Second
+	var out correlate.Output
+	e.SetForeign(0, true)
+	for d := time.Duration(0); d < 16*time.Second; d += tick {
+		f.tick(t0.Add(d), t0.Add(d+tick))
+		if d == gone {
+			e.SetForeign(0, false)
+		}
+		if d%time.Second == 0 {
+			e.Advance(&out, t0.Add(d-2*time.Second))
+		}
+	}
+	e.Flush(&out)
+	for i := range out.Cells {
+		c := &out.Cells[i]
+		switch foreign := c.Verdict.Reason == verdict.ReasonForeign; {
+		case c.Span.Start < t0.Add(gone-time.Second) && c.Decode && !foreign:
+			t.Errorf("the cell at %v is judged", c.Span.Start.Sub(t0))
+		case c.Span.Start > t0.Add(gone+time.Second) && foreign:
+			t.Errorf("the cell at %v is withheld", c.Span.Start.Sub(t0))
+		}
+	}
+}
+
 func TestDutyCyclesAloneAreLegacy(t *testing.T) {
 	e := newEngine(timeline.Target{}, h100())
 	var out correlate.Output

@@ -42,6 +42,7 @@ type gpuState struct {
 	shared    bool // several targets are tied to it, and its counters do not tell which of them they speak of
 	untrusted timeline.CounterSet
 	doubted   timeline.Instant // end of the last window that was not trusted
+	beside    timeline.Instant // end of the last reading beside a foreign process: cells before it are closed later
 	heard     heard
 
 	windows *timeline.Ring[piece]
@@ -87,6 +88,9 @@ func (g *gpuState) describe(spec timeline.GPU, calibrated map[string]verdict.Eta
 func (g *gpuState) add(s *timeline.Sample) bool {
 	has := s.Has &^ g.untrusted
 	ok := true
+	if g.foreign {
+		g.beside = max(g.beside, s.Over.End)
+	}
 	if s.Has&g.untrusted&timeline.GPM != 0 {
 		g.doubted = s.Over.End
 	}

@@ -34,7 +34,8 @@ func (e *Engine) judged(c *Cell, t *target, pooled *sums, broken bool) verdict.I
 		in.ClockBoundS = t.now.clockBound            // the probe alone says that the engine decoded
 	}
 	for _, i := range t.gpus {
-		in.Foreign = in.Foreign || e.gpus[i].foreign || e.gpus[i].shared
+		g := &e.gpus[i]
+		in.Foreign = in.Foreign || g.foreign || g.shared || g.beside > c.Span.Start
 	}
 	// At the lowest level nobody watches the traffic, so that none of it can be missed: all counts are the engine's.
 	in.NoProbe = c.Level == timeline.L0 && !c.Coverage.OK() && c.Batch.OK() && c.OutputTokens.OK()
