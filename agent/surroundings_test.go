@@ -218,6 +218,8 @@ func TestAForeignProcessWithholdsTheVerdictWhileItIsThere(t *testing.T) {
 			judged++
 			if c.Verdict.OK() && c.Verdict.Confidence <= timeline.Low && slices.Contains(c.Verdict.Overlays, timeline.NoisyNeighbour) {
 				low++
+			} else {
+				t.Logf("at %v: %s, %s confidence, overlays %v, %v", at, c.Verdict.Label, c.Verdict.Confidence, c.Verdict.Overlays, c.Verdict.Caps)
 			}
 		}
 	}
