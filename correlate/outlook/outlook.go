@@ -91,8 +91,7 @@ type sums struct {
 	read, estimate   float64 // bytes, measured and modelled over the same steps
 	low, lowShared   float64 // of the band, without and with a prefix that sequences may share
 	high, highShared float64
-	why              []string // what makes the band wide
-	whyShared        []string
+	why, whyShared   causes // what makes the band wide
 }
 
 // New returns a tally of a target that has seen nothing.
@@ -172,57 +171,6 @@ func (t *Tally) expect(c *correlate.Cell, sec, n float64) {
 	for i := range t.other {
 		t.other[i].seconds += n * t.expected(t.other[i].model, st, clock)
 	}
-}
-
-// bytes adds what a cell's steps moved, and the band of what the model expects.
-func (t *Tally) bytes(c *correlate.Cell, st roofline.Step, n float64) {
-	s := &t.sums
-	u := roofline.Unknown{Padding: true, Draft: st.Sequences > 0}
-	plain := t.model.Bytes(st, u).Scale(n)
-	u.Prefix = true
-	shared := t.model.Bytes(st, u).Scale(n)
-	own, common := verdict.RhoBand(plain, c.Steps.OK()), verdict.RhoBand(shared, c.Steps.OK())
-	s.read, s.estimate = s.read+c.DRAMBytes.Value, s.estimate+plain.Estimate
-	s.low, s.high = s.low+own.Low*plain.Estimate, s.high+own.High*plain.Estimate
-	s.lowShared, s.highShared = s.lowShared+common.Low*plain.Estimate, s.highShared+common.High*plain.Estimate
-	for _, r := range plain.Reasons {
-		s.why = noted(s.why, r.What)
-	}
-	for _, r := range shared.Reasons {
-		s.whyShared = noted(s.whyShared, r.What)
-	}
-}
-
-// noted returns the list with what, once.
-func noted(list []string, what string) []string {
-	if slices.Contains(list, what) {
-		return list
-	}
-	return append(list, what)
-}
-
-// Traffic is the measured DRAM traffic over what the byte model expects, and where that may lie without being a finding.
-type Traffic struct {
-	Rho     float64
-	Band    timeline.Interval
-	Reasons []string // what makes the band wide, beside what counters are off
-}
-
-// Finding reports whether the measured traffic lies outside of what the model and its unknown inputs allow.
-func (f Traffic) Finding() bool { return f.Rho < f.Band.Low || f.Rho > f.Band.High }
-
-// Traffic returns the traffic of the steps; shared says that sequences have parts of their prompts in common. It is false
-// where the model is not known, or no traffic was read.
-func (t *Tally) Traffic(shared bool) (Traffic, bool) {
-	s := &t.sums
-	if s.estimate <= 0 {
-		return Traffic{}, false
-	}
-	out := Traffic{Rho: s.read / s.estimate, Band: timeline.Interval{Low: s.low / s.estimate, High: s.high / s.estimate}, Reasons: s.why}
-	if shared {
-		out.Band, out.Reasons = timeline.Interval{Low: s.lowShared / s.estimate, High: s.highShared / s.estimate}, s.whyShared
-	}
-	return out, true
 }
 
 // Why says why the model is silent; nothing where it speaks.
@@ -360,7 +308,7 @@ func (t *Tally) describe(out *Step) {
 	if t.eta.TensorOrigin == verdict.OriginAssumed && out.InChunksS.Value > 1.01*t.sums.alone/t.sums.modelled {
 		out.Assumed = append(out.Assumed, fmt.Sprintf("%.0f %% of peak tensor rate achievable", 100*t.eta.Tensor))
 	}
-	if t.sums.drafted > 0 {
+	if t.sums.drafted > fewSteps*t.sums.modelled {
 		out.Assumed = append(out.Assumed, "no time or traffic of drafts")
 	}
 	if t.model.Spec().MoE() {

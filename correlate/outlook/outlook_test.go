@@ -296,3 +296,30 @@ func TestWaitsForOtherRanksAreNoLaunchGaps(t *testing.T) {
 		t.Errorf("what was handed in changed to %+v", alone[0])
 	}
 }
+
+// While requests come in, the gauge of the batch lags behind their tokens: that is no speculation.
+func TestALaggingGaugeIsNoDraft(t *testing.T) {
+	for _, tt := range []struct {
+		lagging int
+		drafted bool
+	}{{1, false}, {20, true}} {
+		tally := outlook.New(facts())
+		for i := range 20 {
+			c := cell(i, 100, 8, 1000)
+			c.DRAMBytes = timeline.Known(100 * (15.010e9 + 8*1000*131072))
+			if i < tt.lagging {
+				c.OutputTokens.Value *= 2
+			}
+			tally.Add(c)
+		}
+		const about = "draft"
+		s := tally.Step()
+		f, _ := tally.Traffic(false)
+		if got := strings.Contains(strings.Join(s.Assumed, " "), about); got != tt.drafted {
+			t.Errorf("%d of 20 cells: assumed %q, want drafts to be named: %v", tt.lagging, s.Assumed, tt.drafted)
+		}
+		if got := strings.Contains(strings.Join(f.Reasons, " "), about); got != tt.drafted {
+			t.Errorf("%d of 20 cells: the band is wide for %q, want drafts to be named: %v", tt.lagging, f.Reasons, tt.drafted)
+		}
+	}
+}
