@@ -9,7 +9,6 @@ import (
 )
 
 const (
-	numLabels  = 10   // as many as timeline.Labels lists
 	minWhole   = 3    // whole windows for a request to be more than its batch
 	aloneUpTo  = 1.05 // mean decoding requests, itself included
 	aloneBatch = 1.2  // mean batch as the engine tells: scrapes blur its edges
@@ -31,7 +30,7 @@ type share struct {
 	cells      int
 	seconds    float64
 	determined float64 // s, under cells with a verdict
-	labels     [numLabels]float64
+	labels     [timeline.NumLabels]float64
 	shares     timeline.Shares // times seconds determined
 	reason     string          // of the undetermined cell that took longest
 	reasonS    float64
@@ -42,8 +41,8 @@ type share struct {
 	foreign    bool
 	coverage   float64 // times seconds in which it was known
 	coveredS   float64
-	batch      float64                        // request-seconds that the engine told
-	conf       [numLabels]timeline.Confidence // of the newest run of each label
+	batch      float64                                 // request-seconds that the engine told
+	conf       [timeline.NumLabels]timeline.Confidence // of the newest run of each label
 }
 
 // attribute gives each request that decoded in the cell its part of it.
@@ -81,7 +80,7 @@ func (e *Engine) attribute(index int, t *target, c *Cell, pooled *sums) {
 func (a *share) take(c *Cell, sec float64, confidence timeline.Confidence) {
 	v := &c.Verdict
 	for i, l := range labelOrder {
-		if l == v.Label && i < numLabels {
+		if l == v.Label {
 			a.labels[i] += sec
 			a.conf[i] = confidence
 		}

@@ -164,11 +164,8 @@ const (
 type stretch struct {
 	over    timeline.Span
 	seconds float64
-	by      [numLabels]float64 // in the order of timeline.Labels
+	by      [timeline.NumLabels]float64 // in the order of timeline.Labels
 }
-
-// numLabels is as many as timeline.Labels lists.
-const numLabels = 10
 
 // label is what holds most of the stretch, mixed where nothing does.
 func (s *stretch) label() timeline.Label {
@@ -261,7 +258,7 @@ func (cs *cells) overTime(start timeline.Instant) []Stretch {
 	var out []Stretch
 	for _, name := range cs.names() {
 		var all float64
-		var by [numLabels]float64
+		var by [timeline.NumLabels]float64
 		for i := range cs.byTarget[name].stretches {
 			s := &cs.byTarget[name].stretches[i]
 			all += s.seconds

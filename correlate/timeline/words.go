@@ -1,5 +1,7 @@
 package timeline
 
+import "slices"
+
 // Label names what bounded decode.
 type Label string
 
@@ -17,10 +19,14 @@ const (
 	Undetermined  Label = "undetermined"   // withheld, with a reason
 )
 
+// labels are all labels in the order in which outputs show them.
+var labels = [...]Label{Memory, Compute, Balanced, Mixed, Host, Launch, HostOrLaunch, Communication, Busy, Undetermined}
+
+// NumLabels is how many labels there are.
+const NumLabels = len(labels)
+
 // Labels lists all labels in the order in which outputs show them.
-func Labels() []Label {
-	return []Label{Memory, Compute, Balanced, Mixed, Host, Launch, HostOrLaunch, Communication, Busy, Undetermined}
-}
+func Labels() []Label { return slices.Clone(labels[:]) }
 
 // Shares are the parts of busy and idle time by what limited them. They sum to one.
 type Shares struct {
