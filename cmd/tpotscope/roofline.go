@@ -33,6 +33,7 @@ const (
 	tryDrafts      = 3
 	tryAcceptance  = 0.7
 	lowClockPart   = 0.8 // of the clock that the sheet assumes
+	mostOfAnything = 1e9 // MHz, dollars, tokens: what is more is a slip
 )
 
 // rooflineOptions are the flags of roofline.
@@ -190,8 +191,11 @@ func (in *inputs) checkFlags() error {
 		{"sm-clock", in.clockMHz, 0},
 		{"gpu-hour-usd", in.usd, 0},
 	} {
-		if !(f.value >= f.least) {
+		switch {
+		case f.value < f.least:
 			errs = append(errs, fmt.Errorf("--%s: %g is less than %g", f.name, f.value, f.least))
+		case !(f.value <= mostOfAnything):
+			errs = append(errs, fmt.Errorf("--%s: %g is absurd", f.name, f.value))
 		}
 	}
 	for _, size := range in.captures {

@@ -95,6 +95,7 @@ func TestRooflineNamesWhatIsWrong(t *testing.T) {
 		{"--model Llama-3.1-8B --gpu h100 --versus h10", `tpotscope: --versus: unknown gpu "h10"`},
 		{"--model Llama-3.1-8B --gpu h100 --batch 0 --context -1", "tpotscope: --batch: 0 is less than 1\n--context: -1 is less than 1\nsee: "},
 		{"--model Llama-3.1-8B --gpu h100 --batch 99999999", "tpotscope: ask roofline: batch: 99999999 is absurd"},
+		{"--model Llama-3.1-8B --gpu h100 --json --sm-clock Inf --gpu-hour-usd NaN", "tpotscope: --sm-clock: +Inf is absurd\n--gpu-hour-usd: NaN is absurd\nsee: "},
 		{"--model Llama-3.1-8B --gpu h100 --tp 3", "tpotscope: ask roofline: tensor-parallel degree: 3 does not divide the 32 heads of Llama-3.1-8B"},
 		{"--model Llama-3.1-8B --gpu h100 --shared-prefix 9000", "tpotscope: --shared-prefix: 9000 is more than --context, 4096"},
 		{"--model Llama-3.1-8B --gpu h100 --speculative many", `tpotscope: --speculative: "many" is not N,ACCEPTANCE, as in 3,0.7`},
