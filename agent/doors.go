@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/tpotscope/tpotscope/agent/burst"
 	"github.com/tpotscope/tpotscope/agent/ingest"
@@ -110,6 +111,19 @@ const (
 	writeTimeout = 20 * time.Second
 )
 
+// lent returns how many of most connections a door may hold: so many that a part of the files which this process may have
+// open is left for what measures.
+func lent(most, files int) int { return max(1, min(most, files/8)) }
+
+// openFiles returns how many files this process may have open.
+func openFiles() int {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return 1024 // the least that systems are set to
+	}
+	return int(min(l.Cur, 1<<20))
+}
+
 // inTurn has h serve at most so many requests at once. Others wait for their turn as long as they are waited for.
 func inTurn(h http.Handler, most int) http.Handler {
 	turns := make(chan struct{}, most)
@@ -126,7 +140,7 @@ func inTurn(h http.Handler, most int) http.Handler {
 // serve runs an HTTP server on l until ctx ends. webConfig is a file of the exporter toolkit's form, for TLS and
 // authentication, or empty. It holds at most so many connections.
 func serve(ctx context.Context, l net.Listener, most int, h http.Handler, webConfig string, log *slog.Logger) error {
-	l = netutil.LimitListener(l, most)
+	l = netutil.LimitListener(l, lent(most, openFiles()))
 	defer func() { _ = l.Close() }() // the server has closed it, if it came to serve
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)

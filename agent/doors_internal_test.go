@@ -50,6 +50,17 @@ func TestRequestsWaitForTheirTurnAndNoLongerThanTheyAreWaitedFor(t *testing.T) {
 	})
 }
 
+func TestDoorsLeaveFilesForWhatMeasures(t *testing.T) {
+	for files, want := range map[int]int{1 << 20: maxScrapers, 1024: 128, 40: 5, 1: 1} {
+		if got := lent(maxScrapers, files); got != want {
+			t.Errorf("of %d files a door has %d, want %d", files, got, want)
+		}
+	}
+	if n := openFiles(); n < 16 {
+		t.Errorf("this process may have %d files open", n)
+	}
+}
+
 // A door holds so many connections, and lets go of those that are slow.
 func TestADoorIsNotHeldByPeersThatDoNothing(t *testing.T) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -26,10 +26,12 @@ type recorder struct {
 	targets []timeline.Target              // as they were told last while there was no writer
 	back    pending
 	spare   []correlate.Cell
-	vague   bool // meta.json does not hold all that is known: writing it failed
+	calm    int   // writes since the last one that lost rows
+	why     error // what the disk said last
+	vague   bool  // meta.json does not hold all that is known: writing it failed
 
 	lost    atomic.Uint64 // rows that the disk did not take, and cells that found no place in the queue
-	failing atomic.Bool   // the last write lost rows
+	failing atomic.Bool   // rows were lost of late
 
 	mu    sync.Mutex
 	cells []correlate.Cell
@@ -162,14 +164,26 @@ func (r *recorder) write(now time.Time) {
 	r.tell(lost > 0 || r.vague, err)
 }
 
+// calmWrites is how many writes in a row must lose nothing for a recording to go on: a disk that is nearly full takes one
+// row and not the next.
+const calmWrites = 5
+
 // tell notes whether rows were lost, and logs when that changes.
 func (r *recorder) tell(failing bool, err error) {
-	switch was := r.failing.Swap(failing); {
+	if err != nil {
+		r.why = err // of a kind of row whose trouble goes on it is not told again
+	}
+	if r.calm++; failing {
+		r.calm = 0
+	}
+	switch was := r.failing.Load(); {
 	case failing && !was:
-		r.log.Warn("recording loses rows", slog.Any("err", err))
-	case was && !failing:
+		r.failing.Store(true)
+		r.log.Warn("recording loses rows", slog.Any("err", r.why))
+	case was && r.calm >= calmWrites:
+		r.failing.Store(false)
 		r.log.Info("recording goes on", slog.Uint64("rows_lost", r.lost.Load()))
-	case err != nil && !failing:
+	case err != nil && !was:
 		r.log.Warn("recording complains", slog.Any("err", err))
 	}
 }

@@ -61,7 +61,9 @@ func TestAnAgentThatComesBackToADamagedRecordingGoesOnAndBeginsItWhenItCan(t *te
 	}
 	at = at.Add(openAgain)
 	add()
-	r.write(at)
+	for range calmWrites {
+		r.write(at)
+	}
 	if err := r.close(); err != nil {
 		t.Fatal(err)
 	}
@@ -74,6 +76,29 @@ func TestAnAgentThatComesBackToADamagedRecordingGoesOnAndBeginsItWhenItCan(t *te
 	}
 	if m := again.Meta(); len(m.GPUs) != 1 || len(m.Targets) != 1 {
 		t.Errorf("it names %d GPUs and %d targets, want those that were told before it began", len(m.GPUs), len(m.Targets))
+	}
+}
+
+// A disk that is nearly full takes one row and not the next.
+func TestADiskThatIsNearlyFullDoesNotFloodTheLog(t *testing.T) {
+	r, told, err := begun(t, t.TempDir(), newStore(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.close() }()
+	r.tell(true, errors.New("no space left on device"))
+	for range 100 {
+		r.tell(false, nil)
+		r.tell(true, nil)
+	}
+	if n := strings.Count(told.String(), "\n"); n != 1 || !r.failing.Load() || !strings.Contains(told.String(), "no space left") {
+		t.Errorf("two hundred seconds of that are %d lines:\n%.400s", n, told)
+	}
+	for range calmWrites {
+		r.tell(false, nil)
+	}
+	if r.failing.Load() || strings.Count(told.String(), "recording goes on") != 1 {
+		t.Errorf("once it is over it is said:\n%.400s", told)
 	}
 }
 
