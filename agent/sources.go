@@ -76,7 +76,7 @@ func (a *Agent) simulation(name string) (nvml.Source, error) {
 	a.log.Warn("counters are SIMULATED", slog.String("scenario", tl.Name()))
 	a.deps.Simulated = true
 	lib := sim.NewLibrary(sim.Scenario(tl), sim.Options{Loop: true}, a.clock.Now)
-	return remote.NewLocal(lib, a.cfg.NVML.sampling(), a.clock.Now), nil
+	return Lasting{remote.NewLocal(lib, a.cfg.NVML.sampling(), a.clock.Now)}, nil
 }
 
 // OpenScenario opens a scenario by the name of a file, else by that of a shipped one.

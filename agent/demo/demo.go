@@ -287,7 +287,7 @@ func (st *stage) newAgent(ctx context.Context, engineURL string, ready func(agen
 	if st.page != nil {
 		deps.HelperEnv = append(deps.HelperEnv, sim.EnvPage+"="+st.pagePath())
 	} else {
-		deps.Counters = remote.NewLocal(st.local, agent.Sampling(&cfg), st.clock.Now)
+		deps.Counters = agent.Lasting{Local: remote.NewLocal(st.local, agent.Sampling(&cfg), st.clock.Now)}
 	}
 	return agent.New(ctx, cfg, deps, st.o.Log)
 }

@@ -119,7 +119,7 @@ func (r *rig) agent(ctx context.Context, urls []string, rest time.Duration, up f
 	world, habits := newLaterWorld(r.tl, rest, os.Getpid()), sim.Options{Jitter: 2 * time.Millisecond, Lag: 2 * time.Millisecond}
 	deps := agent.Deps{HelperDir: r.bins, Simulated: true, Ready: up}
 	if r.lib == "" {
-		deps.Counters = remote.NewLocal(sim.NewLibrary(world, habits, r.clock.Now), agent.Sampling(&cfg), r.clock.Now)
+		deps.Counters = agent.Lasting{Local: remote.NewLocal(sim.NewLibrary(world, habits, r.clock.Now), agent.Sampling(&cfg), r.clock.Now)}
 	} else {
 		path := filepath.Join(r.temp, "page")
 		var err error

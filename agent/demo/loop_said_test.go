@@ -316,7 +316,7 @@ func rows(sc *ready, ways map[string]*concluded) []row {
 			for _, way := range []string{pureWay, localWay, cWay} {
 				got := ways[way].in(target.Name, p.Span, atLeast)
 				r.said[way] = got.said(&p)
-				if got.cells == 0 || got.covered < starvedPart*want.covered || got.starved > 0 && got.requests == 0 && p.Grade != "" {
+				if got.cells == 0 || got.covered < atLeast || got.starved > 0 && got.requests == 0 && p.Grade != "" {
 					r.starved = append(r.starved, fmt.Sprintf("%s: windows cover %.2f, a perfect observer's %.2f; %d of %d cells left out",
 						way, got.covered, want.covered, got.starved, got.cells))
 				}
