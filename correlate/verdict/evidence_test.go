@@ -164,6 +164,12 @@ func TestWaitsOfRanksThatAreNotTheMostAreNoMoreThanAHint(t *testing.T) {
 	if got := verdict.Judge(&in); got.Label != timeline.Communication || got.Ceiling != timeline.High {
 		t.Errorf("half of the time waits: got %s, at most %s (%v)", got.Label, got.Ceiling, got.Caps)
 	}
+	// A third of what the busiest does is no third of the time.
+	in.DRAM, in.SM = timeline.Known(0.2), timeline.Known(0.4)
+	in.Ranks[0].SM, in.Ranks[1].SM = timeline.Known(0.45), timeline.Known(0.30)
+	if got := verdict.Judge(&in); got.Label != timeline.Communication || got.Ceiling != timeline.Low || !strings.Contains(got.Reason, "wait 15 % of the time") {
+		t.Errorf("a seventh of the time waits, and more streams: got %s, at most %s (%s)", got.Label, got.Ceiling, got.Reason)
+	}
 }
 
 func TestBothRoofsCountAgainstAWait(t *testing.T) {

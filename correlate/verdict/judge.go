@@ -78,8 +78,8 @@ type part struct {
 	hasS, hasG bool
 }
 
-// normalise divides by eta, and by the part of the time in which there was anything to run. Tensor activity is a part of cycles, so that it needs no correction for the clock; a rate
-// in operations per second would.
+// normalise divides by eta, and by the part of the time in which there was anything to run. Tensor activity is a part of
+// cycles, so that it needs no correction for the clock; a rate in operations per second would.
 func normalise(in *Input) part {
 	p := part{
 		d: clip(in.DRAM.Value / in.Eta.Bandwidth), c: clip(in.Tensor.Value / in.Eta.Tensor),

@@ -96,8 +96,8 @@ func waitRung(in *Input, p part, sh timeline.Shares, v *Verdict) (rung, bool) {
 		if s, ok := straggler(in.Ranks, in.Windows); ok {
 			v.Rank = s.uuid
 			if s.wait >= waitsLikely && p.d < 1-waitsLikely {
-				r := rung{label: timeline.Communication, reason: fmt.Sprintf("the other ranks wait %.0f %% of the time for one", 100*s.wait), ceiling: timeline.High}
-				if s.wait < max(p.d, p.c) || p.hasG && s.wait < sh.Host {
+				r := rung{label: timeline.Communication, reason: fmt.Sprintf("the other ranks wait %.0f %% of the time for one", 100*s.time), ceiling: timeline.High}
+				if s.time < max(p.d, p.c) || p.hasG && s.time < sh.Host {
 					r.ceiling, r.why = timeline.Low, "the ranks wait for less of the time than something else takes"
 				}
 				return r, true

@@ -58,7 +58,8 @@ func throttled(d *Device) bool {
 
 type slowest struct {
 	uuid string
-	wait float64 // part of the time that the others wait
+	wait float64 // by what part of its activity it leads the others
+	time float64 // the same as a part of the time: that in which the others wait
 }
 
 // leader is the rank whose SMs were busiest, and by what part of its activity more than the mean of the others.
@@ -81,7 +82,7 @@ func leader(ranks []Rank) (slowest, bool) {
 		return slowest{}, false
 	}
 	rest := (sum - top) / float64(len(ranks)-1)
-	return slowest{ranks[best].UUID, (top - rest) / top}, true
+	return slowest{uuid: ranks[best].UUID, wait: (top - rest) / top, time: top - rest}, true
 }
 
 // standsOut is by how much the busiest of so many equal ranks may lead through the errors of so many windows. The more

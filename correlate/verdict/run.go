@@ -178,7 +178,8 @@ const maxCaps = 8
 // is.
 func like(cells []Timed, l timeline.Label) ([]Timed, bool) {
 	var mixed, plain float64
-	for _, c := range cells {
+	for i := range cells {
+		c := &cells[i]
 		if c.Verdict.Label != l {
 			continue
 		}
@@ -188,10 +189,10 @@ func like(cells []Timed, l timeline.Label) ([]Timed, bool) {
 			plain += c.Over.Duration().Seconds()
 		}
 	}
-	var out []Timed
-	for _, c := range cells {
-		if c.Verdict.Placed() && c.Verdict.Mixed == (mixed > plain) {
-			out = append(out, c)
+	out := make([]Timed, 0, len(cells))
+	for i := range cells {
+		if c := &cells[i]; c.Verdict.Placed() && c.Verdict.Mixed == (mixed > plain) {
+			out = append(out, *c)
 		}
 	}
 	return out, mixed > plain
