@@ -234,7 +234,7 @@ func (p *probed) take(r *request, cell timeline.Span) {
 	if sec := r.flight(cell.End).Overlap(cell).Seconds(); sec > 0 {
 		p.active += sec
 		p.requests++
-		p.level = max(p.level, levelOf(r.rec.Client))
+		p.level = max(p.level, LevelOf(r.rec.Client))
 	}
 	d := r.decode(cell.End)
 	if r.first != 0 || r.closed {
@@ -337,8 +337,8 @@ func (t *target) step(c *Cell) {
 	}
 }
 
-// levelOf is the evidence that a kind of client gives.
-func levelOf(client string) timeline.EvidenceLevel {
+// LevelOf is the evidence that a kind of client gives, as [timeline.Request] names them.
+func LevelOf(client string) timeline.EvidenceLevel {
 	switch client {
 	case "tap", "capture":
 		return timeline.L2

@@ -66,7 +66,7 @@ func (p *pool) usable() int { return max(p.ttft.values.Len(), p.e2e.values.Len()
 func (p *pool) add(ph *correlate.Phase, warm bool) {
 	r := &ph.Request
 	p.count(r, warm)
-	p.level = max(p.level, levelOf(r.Client))
+	p.level = max(p.level, correlate.LevelOf(r.Client))
 	if r.PromptKnown {
 		p.prompt += float64(r.PromptTokens)
 	} else {
@@ -146,17 +146,6 @@ func (p *pool) count(r *timeline.Request, warm bool) {
 	if warm {
 		c.Warmup++
 	}
-}
-
-// levelOf is the evidence that a kind of observer gives.
-func levelOf(client string) timeline.EvidenceLevel {
-	switch client {
-	case "tap", "capture":
-		return timeline.L2
-	case "span", "otlp":
-		return timeline.L1
-	}
-	return timeline.L3
 }
 
 // place returns the last edge that v reaches, the first if it reaches none.
