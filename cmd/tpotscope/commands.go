@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -163,7 +164,7 @@ func (a *app) printReport(ctx context.Context, dir string, f *reportFlags) error
 		err = report.Text(a.out, rep, a.reportOptions(f.verbose))
 	}
 	if err == nil && f.html != "" {
-		err = a.writePage(f.html, rep)
+		err = a.writePage(f.html, func(w io.Writer) error { return report.HTML(w, rep, report.Options{}) })
 	}
 	if err == nil {
 		err = statusOf(rep)

@@ -1,10 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -156,7 +156,7 @@ func (a *app) compare(ctx context.Context, f *compareFlags) error {
 		err = report.Compare(a.out, r, a.reportOptions(f.verbose))
 	}
 	if err == nil && f.html != "" {
-		err = a.writeComparePage(f.html, r)
+		err = a.writePage(f.html, func(w io.Writer) error { return report.CompareHTML(w, r, report.Options{}) })
 	}
 	if err != nil {
 		return err
@@ -169,19 +169,6 @@ func sameRun(a, b string) bool {
 	x, errX := os.Stat(a)
 	y, errY := os.Stat(b)
 	return errX == nil && errY == nil && os.SameFile(x, y)
-}
-
-// writeComparePage writes the comparison as a page of its own.
-func (a *app) writeComparePage(path string, r *compare.Report) error {
-	var b bytes.Buffer
-	if err := report.CompareHTML(&b, r, report.Options{}); err != nil {
-		return err
-	}
-	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil { //nolint:gosec // a page to look at, with no more in it than the recordings beside it
-		return fmt.Errorf("write page: %w", err)
-	}
-	a.say("wrote %s\n", path)
-	return nil
 }
 
 // ofSide says of which side an error is, and names the flag of that side.

@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
 	"github.com/tpotscope/tpotscope/correlate/slo"
 	"github.com/tpotscope/tpotscope/correlate/summary"
-	"github.com/tpotscope/tpotscope/exporters/report"
 )
 
 // objective reads what is to be judged. Every fault is told at once.
@@ -35,13 +35,13 @@ func (f *reportFlags) objective() error {
 	return nil
 }
 
-// writePage writes the report as a page of its own.
-func (a *app) writePage(path string, rep *summary.Report) error {
+// writePage writes a page into a file of its own, once it is whole.
+func (a *app) writePage(path string, render func(io.Writer) error) error {
 	var b bytes.Buffer
-	if err := report.HTML(&b, rep, report.Options{}); err != nil {
+	if err := render(&b); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil { //nolint:gosec // a page to look at, with no more in it than the recording beside it
+	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil { //nolint:gosec // a page to look at, with no more in it than the recordings that it is of
 		return fmt.Errorf("write page: %w", err)
 	}
 	a.say("wrote %s\n", path)

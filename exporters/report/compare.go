@@ -1,7 +1,6 @@
 package report
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -58,13 +57,7 @@ func compareRows(p *page, r *compare.Report) {
 
 // CompareJSON writes a comparison in its JSON form, indented.
 func CompareJSON(w io.Writer, r *compare.Report) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	if err := e.Encode(r); err != nil {
-		return fmt.Errorf("write comparison: %w", err)
-	}
-	return nil
+	return indented(w, r, "comparison")
 }
 
 // compareHeadline is the answer in one sentence.

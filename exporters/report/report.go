@@ -60,11 +60,16 @@ func Text(w io.Writer, r *summary.Report, o Options) error {
 
 // JSON writes the report in its JSON form, indented.
 func JSON(w io.Writer, r *summary.Report) error {
+	return indented(w, r, "report")
+}
+
+// indented writes a value as indented JSON.
+func indented(w io.Writer, v any, what string) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
-	if err := e.Encode(r); err != nil {
-		return fmt.Errorf("write report: %w", err)
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("write %s: %w", what, err)
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -43,13 +42,7 @@ func Roofline(w io.Writer, a *roofline.Answer, o Options) error {
 
 // RooflineJSON writes the answer in its JSON form, indented.
 func RooflineJSON(w io.Writer, a *roofline.Answer) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	if err := e.Encode(a); err != nil {
-		return fmt.Errorf("write roofline: %w", err)
-	}
-	return nil
+	return indented(w, a, "roofline")
 }
 
 // onlyFirst is the label of the first of several rows.
