@@ -120,6 +120,9 @@ func overTimeRows(p *page, d *summary.Decode) {
 			text = name + ": " + text
 		}
 		label, rank := "over time", wanted
+		if d.Bound == timeline.Mixed {
+			rank = must // then the times are the answer
+		}
 		if from > 0 {
 			label, rank = "", useful
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -339,6 +340,12 @@ func TestAChangeOverTimeIsShown(t *testing.T) {
 	if page := text(t, r, report.Options{Width: 110}); !strings.Contains(page, "over time   memory 0m00s-4m50s, host 4m50s-9m20s, memory 9m20s-10m00s") {
 		t.Errorf("the page does not say what changed when:\n%s", page)
 	}
+	r.Decode.Bound = timeline.Mixed
+	r.Warnings = slices.Repeat([]string{"something that must be known too, in words that take a line or two of a page"}, 5)
+	if page := text(t, r, report.Options{Width: 60}); !strings.Contains(page, "over time") {
+		t.Errorf("where decode changed the page has no place for when:\n%s", page)
+	}
+	r.Warnings = nil
 	for i := range r.Decode.OverTime {
 		s := &r.Decode.OverTime[i]
 		s.StartS, s.EndS = s.StartS/10, s.EndS/10
