@@ -284,26 +284,8 @@ func (s *side) widening(metric func(*cell) float64) float64 {
 	if k < 3 {
 		return 1
 	}
-	r := min(max(0, neighbours(means)), 0.8)
+	r := min(max(0, stats.Lag1(means)), 0.8)
 	return student(k-1) * math.Sqrt(k/(k-1)*(1+r)/(1-r))
-}
-
-// neighbours is the correlation of each value with the next.
-func neighbours(xs []float64) float64 {
-	var m, num, den float64
-	for _, x := range xs {
-		m += x / float64(len(xs))
-	}
-	for i, x := range xs {
-		den += (x - m) * (x - m)
-		if i > 0 {
-			num += (x - m) * (xs[i-1] - m)
-		}
-	}
-	if den <= 0 {
-		return 0
-	}
-	return num / den
 }
 
 // priors are the slopes of time and bytes that the byte model expects at the side's mean step, the first in the side's

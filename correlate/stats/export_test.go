@@ -1,8 +1,5 @@
 package stats
 
-// Lag1 is the lag-1 autocorrelation.
-func Lag1(xs []float64) float64 { return lag1(xs) }
-
 // Lag1Corrected is Lag1 with the bias of short series taken off.
 func Lag1Corrected(xs []float64) float64 { return lag1Corrected(xs) }
 

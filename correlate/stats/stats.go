@@ -20,9 +20,9 @@ const MinBlocks = 10
 // interval from it means anything.
 const maxAutocorrelation = 0.95
 
-// lag1 returns the lag-1 autocorrelation of xs about its mean, in [-1, 1]. It is zero for fewer than three values and
+// Lag1 returns the lag-1 autocorrelation of xs about its mean, in [-1, 1]. It is zero for fewer than three values and
 // for a constant series. Short series bias it towards zero by about (1+4r)/n; see lag1Corrected.
-func lag1(xs []float64) float64 {
+func Lag1(xs []float64) float64 {
 	if len(xs) < 3 {
 		return 0
 	}
@@ -41,14 +41,14 @@ func lag1(xs []float64) float64 {
 	return num / den
 }
 
-// lag1Corrected returns lag1 with the first-order bias of short series taken off (Kendall 1954: r + (1+4r)/n), never
+// lag1Corrected returns Lag1 with the first-order bias of short series taken off (Kendall 1954: r + (1+4r)/n), never
 // above 0.95.
 func lag1Corrected(xs []float64) float64 {
 	n := float64(len(xs))
 	if n < 3 {
 		return 0
 	}
-	r := lag1(xs)
+	r := Lag1(xs)
 	if r == 0 {
 		return 0
 	}
