@@ -66,6 +66,7 @@ func readFields(f *fields) Config {
 		text.fault("model_type", "missing")
 	case !ok:
 		text.fault("model_type", fmt.Sprintf("layers of a %q cannot be counted; name the model instead", name))
+		return c // its fields may have other names
 	}
 	before := len(*f.errs)
 	m := &c.Model

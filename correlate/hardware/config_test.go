@@ -231,6 +231,13 @@ func TestReadConfigNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
+func TestReadConfigAsksAFamilyItDoesNotKnowForNoFields(t *testing.T) {
+	_, err := hardware.ReadConfig(strings.NewReader(`{"model_type":"opt","num_hidden_layers":32,"hidden_size":2560,"num_attention_heads":32,"ffn_dim":10240,"vocab_size":50272}`))
+	if err == nil || !strings.HasSuffix(err.Error(), `layers of a "opt" cannot be counted; name the model instead`) {
+		t.Errorf("got %v, want the family alone", err)
+	}
+}
+
 func FuzzReadConfig(f *testing.F) {
 	f.Add(`{` + llama8b + `}`)
 	f.Add(`{` + llama8b + `,"quantization_config":{"quant_method":"compressed-tensors","config_groups":{"a":{"weights":null}}}}`)
