@@ -45,7 +45,7 @@ type targetCells struct {
 	timed           []verdict.Timed
 	stride, skip    int
 	stretches       stretches
-	paces           paces
+	seen, told      paces // by the probe, and by the engine
 }
 
 // decodeSums is over the cells in which something decoded.
@@ -133,7 +133,8 @@ func (cs *cells) add(c *correlate.Cell, warm bool) {
 		return
 	}
 	t.keep(c)
-	t.paces.add(c)
+	t.seen.add(over, c.WindowTPOT)
+	t.told.add(over, c.EngineTPOT)
 	t.stretches = t.stretches.with(labelOf(&c.Verdict), over)
 	cs.d.add(c, sec)
 	for i := range c.PerGPU {

@@ -270,6 +270,24 @@ func TestSteady(t *testing.T) {
 	}
 }
 
+// What clients see holds the way to them, which the engine's own figure does not: that a probe came later is no change.
+func TestAProbeThatCameLaterIsNoOtherPace(t *testing.T) {
+	b := summary.New(summary.Config{})
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i := range 120 {
+		c := memoryCell(rng, i, 1)
+		noise := 1 + 0.002*math.Sin(float64(i*i))
+		c.EngineTPOT, c.WindowTPOT = timeline.Known(0.020*noise), timeline.Absent("no probe")
+		if i >= 50 {
+			c.WindowTPOT = timeline.Known(0.024 * noise)
+		}
+		b.AddCell(&c)
+	}
+	if s := b.Report().Steady; !s.SettledS.OK() || s.SettledS.Value != 0 || s.Differs.OK() {
+		t.Errorf("%+v, want it steady throughout", s)
+	}
+}
+
 func TestPercentilesCarryTheirIntervals(t *testing.T) {
 	r := recording(summary.Config{}, 1).Report()
 	s := &r.TPOT

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tpotscope/tpotscope/correlate"
 	"github.com/tpotscope/tpotscope/correlate/stats"
 	"github.com/tpotscope/tpotscope/correlate/timeline"
 )
@@ -195,26 +194,25 @@ type flight struct {
 	tpot float64
 }
 
-// paces are those of one target, in order of time. There is a bound to them: of more, every second one is kept, then
-// every fourth, and so on.
+// paces are those of one target from one source, in order of time: two sources differ by what lies between them, so that
+// a series of both would show a change where one of them began. There is a bound to them: of more, every second one is
+// kept, then every fourth, and so on.
 type paces struct {
 	kept         []flight
 	stride, skip int
+	seconds      float64 // that all are of
 }
 
-func (p *paces) add(c *correlate.Cell) {
-	m := c.WindowTPOT
-	if !m.OK() {
-		m = c.EngineTPOT
-	}
+func (p *paces) add(over timeline.Span, m timeline.Measure) {
 	if !m.OK() {
 		return
 	}
+	p.seconds += over.Duration().Seconds()
 	if p.skip++; p.skip < p.stride {
 		return
 	}
 	p.skip = 0
-	if p.kept = append(p.kept, flight{c.Span, m.Value}); len(p.kept) < maxTimed {
+	if p.kept = append(p.kept, flight{over, m.Value}); len(p.kept) < maxTimed {
 		return
 	}
 	for i := range maxTimed / 2 {
@@ -236,7 +234,11 @@ func (cs *cells) steady(start timeline.Instant) Steady {
 		out.SettledS = timeline.Absent("not of one target")
 		return out
 	}
-	kept := cs.byTarget[names[0]].paces.kept
+	t := cs.byTarget[names[0]]
+	kept := t.seen.kept
+	if 2*t.seen.seconds < t.told.seconds { // the probe saw little of it
+		kept = t.told.kept
+	}
 	out.Cells = len(kept)
 	xs := make([]float64, len(kept))
 	for i := range kept {
