@@ -84,7 +84,8 @@ type sums struct {
 	floor, even, chunks     float64
 	alone                   float64 // expected without the prompt work
 	batch, context, prompt  float64
-	sequences, drafted      float64 // requests that decoded, times steps; and steps that yielded more than a token for each
+	sequences, tokens       float64 // requests that decoded and tokens that they got, times steps
+	drafted                 float64 // steps that yielded more than a token for each
 	clock, clockS           float64 // Hz times s, and the s
 	modelled, modelledS     float64
 
@@ -148,7 +149,7 @@ func (t *Tally) expect(c *correlate.Cell, sec, n float64) {
 	if st.Sequences > 0 {
 		s.drafted += n
 	}
-	s.sequences += n * c.Batch.Value
+	s.sequences, s.tokens = s.sequences+n*c.Batch.Value, s.tokens+n*st.Decode
 	clock := 0.0
 	if m := c.Counters[timeline.SMClock]; m.OK() {
 		clock = m.Value
@@ -286,7 +287,11 @@ func (t *Tally) Step() Step {
 	}
 	n := s.modelled
 	out.FloorS, out.ExpectedS, out.InChunksS = timeline.Known(s.floor/n), timeline.Known(s.even/n), timeline.Known(s.chunks/n)
-	out.Prompt, out.Context = s.prompt/n, s.context/max(1, s.sequences)
+	sequences := s.tokens // one each; the gauge of the batch lags
+	if t.drafts() {
+		sequences = s.sequences
+	}
+	out.Prompt, out.Context = s.prompt/n, s.context/max(1, sequences)
 	took := s.modelledS / n // of the steps that the model speaks of
 	out.OverFloor, out.OverExpected = timeline.Known(took/out.FloorS.Value), timeline.Known(took/out.ExpectedS.Value)
 	t.describe(&out)
@@ -308,7 +313,7 @@ func (t *Tally) describe(out *Step) {
 	if t.eta.TensorOrigin == verdict.OriginAssumed && out.InChunksS.Value > 1.01*t.sums.alone/t.sums.modelled {
 		out.Assumed = append(out.Assumed, fmt.Sprintf("%.0f %% of peak tensor rate achievable", 100*t.eta.Tensor))
 	}
-	if t.sums.drafted > fewSteps*t.sums.modelled {
+	if t.drafts() {
 		out.Assumed = append(out.Assumed, "no time or traffic of drafts")
 	}
 	if t.model.Spec().MoE() {
@@ -318,6 +323,9 @@ func (t *Tally) describe(out *Step) {
 		out.Assumed = append(out.Assumed, "all-reduces as on four H100")
 	}
 }
+
+// drafts reports whether more than a few steps yielded more than a token for each request.
+func (t *Tally) drafts() bool { return t.sums.drafted > fewSteps*t.sums.modelled }
 
 // reason is why most of the decode is in no sum.
 func (t *Tally) reason(otherwise string) string {

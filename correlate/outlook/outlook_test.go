@@ -314,6 +314,9 @@ func TestALaggingGaugeIsNoDraft(t *testing.T) {
 		}
 		const about = "draft"
 		s := tally.Step()
+		if tt.lagging == 1 && math.Abs(s.Context*s.Batch-8*1000) > 1 {
+			t.Errorf("%.1f tokens at %.0f of context, want them to be 8,000 together as they were counted", s.Batch, s.Context)
+		}
 		f, _ := tally.Traffic(false)
 		if got := strings.Contains(strings.Join(s.Assumed, " "), about); got != tt.drafted {
 			t.Errorf("%d of 20 cells: assumed %q, want drafts to be named: %v", tt.lagging, s.Assumed, tt.drafted)
