@@ -248,10 +248,14 @@ func (r *Router) admit(spec *timeline.GPU) (int, bool) {
 	if i := r.find(spec.UUID); i >= 0 {
 		return i, true
 	}
-	if r.cfg.Driver && r.listed {
+	if unlisted := r.cfg.Driver && r.listed; unlisted || len(r.gpus) >= maxGPUs {
 		if !r.strange[spec.UUID] && len(r.strange) < maxStrange {
 			r.strange[spec.UUID] = true
-			r.cfg.Logger.Info("dcgm-exporter tells of a gpu that the driver does not list", slog.String("uuid", spec.UUID))
+			if unlisted {
+				r.cfg.Logger.Info("dcgm-exporter tells of a gpu that the driver does not list", slog.String("uuid", spec.UUID))
+			} else {
+				r.cfg.Logger.Warn("dcgm-exporter has told of more gpus than are taken", slog.String("uuid", spec.UUID))
+			}
 		}
 		return 0, false
 	}
@@ -262,6 +266,10 @@ func (r *Router) admit(spec *timeline.GPU) (int, bool) {
 	r.publish()
 	return len(r.gpus) - 1, true
 }
+
+// maxGPUs bounds the GPUs that have been there: each keeps its position, so that an exporter which makes names up must
+// not add to them for ever.
+const maxGPUs = 256
 
 // maxStrange bounds the GPUs that are remembered for having been told.
 const maxStrange = 64

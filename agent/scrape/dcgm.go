@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -241,6 +242,7 @@ func (d *DCGM) look(at timeline.Instant, rows []DCGMRow, refused DCGMRefused) {
 		d.relearn(at, toSlack)
 	}
 	d.edge, d.slack = to, toSlack
+	maps.DeleteFunc(d.trust, func(uuid string, _ *trust) bool { _, there := d.last[uuid]; return !there })
 	for i := range rows {
 		d.judge(&rows[i])
 	}

@@ -55,6 +55,9 @@ const (
 // share, each of which has a series.
 const maxDCGMSeries = 1 << 15
 
+// maxDCGMGPUs is the most GPUs that one page may tell of: four times what a server of this time holds.
+const maxDCGMGPUs = 64
+
 // fractionSlack is by how much rounding may lift a fraction over one.
 const fractionSlack = 1e-6
 
@@ -134,6 +137,8 @@ func TranslateDCGM(page []byte) ([]DCGMRow, DCGMRefused, error) {
 		return nil, refused, errSeveralHosts
 	case len(b.rows) == 0:
 		return nil, refused, errNoGPUs
+	case len(b.rows) > maxDCGMGPUs:
+		return nil, refused, errTooMany
 	}
 	return b.sorted(), refused, nil
 }

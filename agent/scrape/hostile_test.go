@@ -1,6 +1,7 @@
 package scrape_test
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -39,9 +40,11 @@ func TestAPageCostsNoMoreThanWhatIsReadOfIt(t *testing.T) {
 	if err == nil || err.Error() != "too many series" {
 		t.Errorf("a hundred thousand series of one metric: %v, want them refused", err)
 	}
-	_, _, err = scrape.TranslateDCGM(full("DCGM_FI_DEV_GPU_TEMP{UUID=\"GPU-%d\"} 1\n"))
-	if err == nil || err.Error() != "too many series" {
-		t.Errorf("a hundred thousand GPUs: %v, want them refused", err)
+	many := full("DCGM_FI_DEV_GPU_TEMP{UUID=\"GPU-%d\"} 1\n")
+	for _, page := range [][]byte{many, many[:bytes.LastIndexByte(many[:8000], '\n')+1]} {
+		if _, _, err = scrape.TranslateDCGM(bytes.Clone(page)); err == nil || err.Error() != "too many series" {
+			t.Errorf("a hundred thousand GPUs, or two hundred: %v, want them refused", err)
+		}
 	}
 }
 

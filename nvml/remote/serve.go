@@ -314,12 +314,13 @@ func (o *outbox) put(add func([]byte) []byte) {
 	signal(o.urgent)
 }
 
-// putJSON adds a frame that holds v. All that is put encodes; what did not would be dropped and counted.
+// putJSON adds a frame that holds v. What does not encode, or is longer than a frame may be, is dropped and counted.
 func (o *outbox) putJSON(k kind, v any) {
 	o.put(func(b []byte) []byte {
 		out, err := appendJSON(b, k, v)
-		if err != nil {
+		if err != nil || len(out)-len(b)-4 > maxFrame { // the agent would take this helper for a broken one
 			o.dropped++
+			return b
 		}
 		return out
 	})
