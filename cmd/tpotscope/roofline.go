@@ -82,7 +82,8 @@ and w4_g64, w8_g128_sym and the like for weights in groups.`,
 			if err != nil {
 				return usage(cmd, err)
 			}
-			answer.Notes = append(answer.Notes, in.notes...)
+			answer.Notes = append(answer.Notes, in.file.Notes...)
+			answer.Warning = append(answer.Warning, in.file.Doubts...)
 			answer.Origins, answer.Simulated = origins, origins["gpu"] == fromSimulation
 			for _, name := range inputOrder {
 				if origins[name] == fromAssumed {
@@ -141,8 +142,8 @@ type inputs struct {
 	cmd     *cobra.Command
 	q       *roofline.Question
 	origins map[string]string
-	notes   []string // on what the model's file does not count
-	told    told     // by the engine and the configuration
+	file    hardware.Config // of the model, with what its counts leave out
+	told    told            // by the engine and the configuration
 }
 
 // question puts together what is asked, from flags, files, the engine and the driver.

@@ -34,7 +34,7 @@ func (in *inputs) takeModel() error {
 	if err != nil {
 		return fmt.Errorf("--model: %w", err)
 	}
-	in.q.Setup.Spec, in.origins["model"], in.notes = c.Model, origin, c.Notes
+	in.q.Setup.Spec, in.origins["model"], in.file = c.Model, origin, c
 	if file {
 		in.origins["model"] = fromFile
 	}

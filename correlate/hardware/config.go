@@ -17,6 +17,7 @@ type Config struct {
 	Unquantized string   // the modules that stay unquantized, as the file spells them; empty if it does not tell
 	MaxContext  int      // tokens; zero if the file does not tell
 	Notes       []string // what the counts leave out, and what they take for granted
+	Doubts      []string // what the file says of its weights and the counts do not hold
 }
 
 // maxConfigBytes bounds what is read: published files hold a few kilobytes, those with long lists of modules some hundred.

@@ -143,6 +143,8 @@ func TestReadConfigTellsHowWeightsAreStored(t *testing.T) {
 		{"attention left as it was, by expression", `{"quant_method":"compressed-tensors","ignore":["lm_head","re:.*self_attn.*"],"config_groups":{"a":{"weights":{"num_bits":8,"type":"float"}}}}`, "fp8", 8, 16, (16*1342177280 + 8*(6979588096-1342177280)) / 6979588096.0},
 		{"its four projections, each by its name", `{"quant_method":"fbgemm_fp8","modules_to_not_convert":["lm_head",` + projections(32, "self_attn.", "q_proj", "k_proj", "v_proj", "o_proj") + `]}`, "fp8", 8, 16, (16*1342177280 + 8*(6979588096-1342177280)) / 6979588096.0},
 		{"one projection of half of the layers", `{"quant_method":"fp8","ignored_layers":[` + projections(16, "self_attn.", "o_proj") + `]}`, "fp8", 8, 16, (16*16*4096*4096 + 8*(6979588096-16*4096*4096)) / 6979588096.0},
+		{"a part of every layer, by an expression of numbers", `{"quant_method":"fp8","modules_to_not_convert":["re:model.layers.[0-9]+.self_attn.*"]}`, "fp8", 8, 16, (16*1342177280 + 8*(6979588096-1342177280)) / 6979588096.0},
+		{"and of digits", `{"quant_method":"fp8","modules_to_not_convert":["re:^model\\.layers\\.\\d+\\.self_attn\\..*$"]}`, "fp8", 8, 16, (16*1342177280 + 8*(6979588096-1342177280)) / 6979588096.0},
 		{"two whole layers, one named twice", `{"quant_method":"fp8","modules_to_not_convert":["model.layers.0","model.layers.31","model.layers.0.mlp"]}`, "fp8", 8, 16, 8 * (1 + 2.0/32)},
 		{"a projection of every layer", `{"quant_method":"awq","bits":4,"group_size":128,"modules_to_not_convert":["down_proj"]}`, "awq", 4.15625, 16, (16*32*4096*14336 + 4.15625*(6979588096-32*4096*14336)) / 6979588096.0},
 		{"attention left as it was", `{"quant_method":"fp8",` + skip + `}`, "fp8", 8, 16, (16*1342177280 + 8*(6979588096-1342177280)) / 6979588096.0},
@@ -190,11 +192,12 @@ func projections(layers int, of string, names ...string) string {
 func TestReadConfigSaysWhichModulesItDoesNotCount(t *testing.T) {
 	for _, tt := range []struct{ list, want string }{
 		{`["lm_head","model.embed_tokens","re:.*norm","model.layers.3.mlp.gate"]`, ""},
+		{`["re:.*layers.(0|31).mlp.*","layers.-1.mlp","model.layers.[0-3].self_attn"]`, "3 of 3 modules"},
 		{`["lm_head","model.layers.3.mixer"]`, "1 of 2 modules that it leaves out are not counted apart, such as model.layers.3.mixer"},
 	} {
 		c, err := hardware.ReadConfig(strings.NewReader(`{` + llama8b + `,"quantization_config":{"quant_method":"fp8","modules_to_not_convert":` + tt.list + `}}`))
-		if err != nil || (tt.want == "") != (len(c.Notes) == 0) || !strings.Contains(strings.Join(c.Notes, "\n"), tt.want) || c.Weights.BodyBits != 0 {
-			t.Errorf("%s: notes %q, body %v, %v; want %q", tt.list, c.Notes, c.Weights.BodyBits, err, tt.want)
+		if err != nil || (tt.want == "") != (len(c.Doubts) == 0) || !strings.Contains(strings.Join(c.Doubts, "\n"), tt.want) || c.Weights.BodyBits != 0 {
+			t.Errorf("%s: doubts %q, body %v, %v; want %q", tt.list, c.Doubts, c.Weights.BodyBits, err, tt.want)
 		}
 	}
 }

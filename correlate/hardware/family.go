@@ -222,18 +222,18 @@ var moduleParts = []struct {
 // smallModules are words in names of modules that no step reads much of, or that are counted elsewhere.
 var smallModules = []string{"lm_head", "embed", "norm", "router", "vision", "visual", "projector", "sinks", "weights_proj"}
 
-// layerOf returns the layer that a module's name tells (-1: all of them) and what follows it.
-func layerOf(name string) (layer int, rest string) {
-	_, rest, ok := strings.Cut(name, "layers.")
+// layerOf returns the layer that a module's name tells (-1: all of them) and what follows it, false for a choice of
+// several.
+func layerOf(name string) (layer int, rest string, ok bool) {
+	_, after, ok := strings.Cut(name, "layers.")
 	if !ok {
-		return -1, name
+		return -1, name, true
 	}
-	number, rest, _ := strings.Cut(rest, ".")
-	n, err := strconv.Atoi(number)
-	if err != nil || n < 0 {
-		return -1, rest
+	number, rest, _ := strings.Cut(after, ".")
+	if n, err := strconv.Atoi(number); err == nil {
+		return n, rest, n >= 0
 	}
-	return n, rest
+	return -1, rest, !strings.ContainsAny(strings.TrimPrefix(number, "[0-9]"), "0123456789")
 }
 
 // partsOf returns the layer and the parts of it that a name in a file's list stands for, false for one that is not known.
@@ -244,7 +244,10 @@ func (m Model) partsOf(name string) (layer, parts int, ok bool) {
 			return 0, 0, true
 		}
 	}
-	layer, rest := layerOf(plain)
+	layer, rest, one := layerOf(plain)
+	if !one {
+		return 0, 0, false
+	}
 	rest = strings.Trim(rest, "*.")
 	if rest == "gate" || strings.HasSuffix(rest, ".gate") || strings.HasSuffix(rest, "shared_expert_gate") { // routers
 		return 0, 0, true

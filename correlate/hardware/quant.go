@@ -57,7 +57,7 @@ func (c *Config) quantized(q *fields) {
 	}
 	d.BodyBits = c.bodyBits(d, left)
 	if names := c.Model.uncounted(left); len(names) > 0 {
-		c.Notes = append(c.Notes, fmt.Sprintf("quantization_config: %d of %d modules that it leaves out are not counted apart, such as %s: more may be read than is said",
+		c.Doubts = append(c.Doubts, fmt.Sprintf("quantization_config: %d of %d modules that it leaves out are not counted apart, such as %s: more may be read than is said",
 			len(names), len(left), names[0][:min(len(names[0]), maxWord)]))
 	}
 	c.DType, c.Weights = d.Name, d
