@@ -125,7 +125,7 @@ failures: ## let the NVIDIA driver do its worst to a whole agent, the failures t
 	TPOTSCOPE_FAILURES=all $(GO) test -race -count=1 -timeout 15m -v -run '^TestNothingTheDriverDoes' ./agent
 
 .PHONY: closed-loop
-closed-loop: ## every scenario through the driver's library, the helper and whole agents, beside what a perfect observer says (about six minutes)
+closed-loop: ## every scenario through the driver's library, the helper and whole agents, beside what a perfect observer says (about five minutes)
 	TPOTSCOPE_CLOSED_LOOP=all $(GO) test -count=1 -timeout 30m -v -run '^TestTheLoopIsClosed$$' ./agent/demo
 
 .PHONY: fuzz

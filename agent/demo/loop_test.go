@@ -94,8 +94,9 @@ func open(t *testing.T, names []string, longest time.Duration) []*ready {
 	return all
 }
 
-// bearable is how many GPUs a host is asked to bear at once, in whole agents that read them on both ways.
-const bearable = 10
+// bearable is how many GPUs this host is asked to bear at once, in whole agents that read them on both ways: five a core
+// leave room for what else it does.
+func bearable() int64 { return int64(max(4, 5*min(8, runtime.GOMAXPROCS(0)))) }
 
 // loop plays scenarios and keeps what they say.
 type loop struct {
@@ -108,10 +109,11 @@ type loop struct {
 func (l *loop) sideBySide(ctx context.Context, all []*ready) (rows [][]row, errs []error) {
 	rows, errs = make([][]row, len(all)), make([]error, len(all))
 	played := make([]heard, len(all))
-	room := semaphore.NewWeighted(bearable)
+	most := bearable()
+	room := semaphore.NewWeighted(most)
 	var wg sync.WaitGroup
 	for i, sc := range all {
-		weight := min(bearable, int64(max(1, len(sc.tl.GPUs()))))
+		weight := min(most, int64(max(1, len(sc.tl.GPUs()))))
 		if errs[i] = room.Acquire(ctx, weight); errs[i] != nil {
 			continue
 		}
