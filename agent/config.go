@@ -7,8 +7,10 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/prometheus/exporter-toolkit/web"
 
@@ -157,13 +159,6 @@ func absolute(key, path string) error {
 	return nil
 }
 
-func atLeast(key string, d, least time.Duration) error {
-	if d < least {
-		return fmt.Errorf("%s: %v is too short, the least is %v", key, d, least)
-	}
-	return nil
-}
-
 func defaultNVML() NVML {
 	d := nvml.DefaultConfig()
 	return NVML{Source: SourceHelper, Period: d.Period, FastPeriod: d.FastPeriod, SlowPeriod: d.SlowPeriod, Duty: d.DutyBudget, Burst: string(burst.Auto)}
@@ -223,6 +218,8 @@ func (c *Config) validateTargets() error {
 		switch {
 		case t.Name == "":
 			errs = append(errs, fmt.Errorf("targets[%d].name: missing", i))
+		case strings.ContainsFunc(t.Name, func(r rune) bool { return !unicode.IsPrint(r) }):
+			errs = append(errs, fmt.Errorf("targets[%d].name: %q does not print", i, t.Name))
 		case names[t.Name]:
 			errs = append(errs, fmt.Errorf("targets[%d].name: %q is there twice", i, t.Name))
 		}
@@ -341,7 +338,8 @@ func faults(err error) []error {
 func (m *Metrics) validate() error {
 	var errs []error
 	if m.Listen != "" {
-		if _, _, err := net.SplitHostPort(m.Listen); err != nil {
+		_, port, err := net.SplitHostPort(m.Listen)
+		if _, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil {
 			errs = append(errs, fmt.Errorf("metrics.listen: %q is not HOST:PORT", m.Listen))
 		}
 	}
@@ -358,7 +356,8 @@ func (m *Metrics) validate() error {
 
 func (e *Correlation) validate() error {
 	var errs []error
-	errs = append(errs, atLeast("correlation.cell", e.Cell, 500*time.Millisecond))
+	errs = append(errs, atLeast("correlation.cell", e.Cell, 500*time.Millisecond),
+		atMost("correlation.cell", e.Cell, time.Minute), atMost("correlation.lateness", e.Lateness, time.Minute)) // as the engine
 	if e.Warmup < 0 {
 		errs = append(errs, fmt.Errorf("correlation.warmup_requests: %d is negative", e.Warmup))
 	}

@@ -24,6 +24,10 @@ func TestValidateNamesWhatCannotWork(t *testing.T) {
 		"a scenario that is shipped":  {func(c *Config) { c.NVML.Source = "sim:memory_bound" }, ""},
 		"a scenario nobody has":       {func(c *Config) { c.NVML.Source = "sim:memory_bond" }, `nvml.source: open scenario: there is no file "memory_bond"`},
 		"a duty above all":            {func(c *Config) { c.NVML.Duty = 0.9 }, "nvml.duty: 0.9 is not a share above 0 and at most 0.5"},
+		"a cell too long":             {func(c *Config) { c.Engine.Cell = time.Hour }, "correlation.cell: 1h0m0s is too long, the most is 1m0s"},
+		"a lateness too long":         {func(c *Config) { c.Engine.Lateness = time.Hour }, "correlation.lateness: 1h0m0s is too long, the most is 1m0s"},
+		"a port that is none":         {func(c *Config) { c.Metrics.Listen = ":99999" }, `metrics.listen: ":99999" is not HOST:PORT`},
+		"a name that does not print":  {func(c *Config) { c.Targets = []Target{{Name: "a\nb", EngineURL: "http://h:1"}} }, `targets[0].name: "a\nb" does not print`},
 		"a period too long":           {func(c *Config) { c.NVML.Period = time.Second }, "nvml.period 1s: want 100ms to 250ms"},
 		"a proxy in front of itself": {func(c *Config) {
 			c.Proxy.Listen, c.Proxy.Upstream = "127.0.0.1:8001", "http://localhost:8001"
