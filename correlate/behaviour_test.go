@@ -119,19 +119,37 @@ func TestAStrangerThatIsGoneWasThereBefore(t *testing.T) {
 }
 
 func TestDutyCyclesAloneAreLegacy(t *testing.T) {
-	e := newEngine(timeline.Target{}, h100())
-	var out correlate.Output
-	for i := range 100 {
-		at := t0.Add(time.Duration(i) * 100 * time.Millisecond)
-		s := timeline.Sample{Over: timeline.Span{Start: at, End: at.Add(time.Millisecond)}}
-		s.Put(timeline.GPUDuty, 0.98)
-		s.Put(timeline.MemDuty, 0.9)
-		e.AddSample(&s)
-		e.AddEngine(running(at, i, 8))
-	}
-	e.Flush(&out)
-	if n := reasons(out); n[verdict.ReasonLegacy] < 5 || len(n) != 1 {
-		t.Errorf("reasons %v, want all %q", n, verdict.ReasonLegacy)
+	legacy := h100()
+	legacy.GPM = false
+	for name, tt := range map[string]struct {
+		gpu  timeline.GPU
+		told timeline.State
+		want string
+	}{
+		"without windows":         {legacy, timeline.StateUnknown, verdict.ReasonLegacy},
+		"windows of others":       {h100(), timeline.StateNoPermission, verdict.ReasonLegacy},
+		"windows do not come":     {h100(), timeline.StateUnknown, verdict.ReasonWindows},
+		"windows come too seldom": {h100(), timeline.StateTimeout, verdict.ReasonWindows},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(timeline.Target{}, tt.gpu)
+			if tt.told != timeline.StateUnknown {
+				e.AddCapability(timeline.Capability{Call: timeline.DRAMUtil.String(), State: tt.told})
+			}
+			var out correlate.Output
+			for i := range 100 {
+				at := t0.Add(time.Duration(i) * 100 * time.Millisecond)
+				s := timeline.Sample{Over: timeline.Span{Start: at, End: at.Add(time.Millisecond)}}
+				s.Put(timeline.GPUDuty, 0.98)
+				s.Put(timeline.MemDuty, 0.9)
+				e.AddSample(&s)
+				e.AddEngine(running(at, i, 8))
+			}
+			e.Flush(&out)
+			if n := reasons(out); n[tt.want] < 5 || len(n) != 1 {
+				t.Errorf("reasons %v, want all %q", n, tt.want)
+			}
+		})
 	}
 }
 

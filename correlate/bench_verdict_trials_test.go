@@ -159,7 +159,9 @@ func (b *bench) halfPrompts() {
 
 // legacy lets a device tell duty cycles alone.
 func (b *bench) legacy() {
-	e := newEngine(timeline.Target{}, h100())
+	legacy := h100()
+	legacy.GPM = false
+	e := newEngine(timeline.Target{}, legacy)
 	var out correlate.Output
 	for i := range 80 {
 		at := t0.Add(time.Duration(i) * 100 * time.Millisecond)

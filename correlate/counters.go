@@ -41,8 +41,9 @@ type gpuState struct {
 	foreign   bool
 	shared    bool // several targets are tied to it, and its counters do not tell which of them they speak of
 	untrusted timeline.CounterSet
-	doubted   timeline.Instant // end of the last window that was not trusted
-	beside    timeline.Instant // end of the last reading beside a foreign process: cells before it are closed later
+	denied    timeline.CounterSet // that are not supported, or for others to read
+	doubted   timeline.Instant    // end of the last window that was not trusted
+	beside    timeline.Instant    // end of the last reading beside a foreign process: cells before it are closed later
 	heard     heard
 
 	windows *timeline.Ring[piece]

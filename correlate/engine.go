@@ -183,6 +183,10 @@ func (e *Engine) AddCapability(c timeline.Capability) {
 	}
 	g := &e.gpus[c.GPU]
 	g.untrusted &^= timeline.Set(counter)
+	g.denied &^= timeline.Set(counter)
+	if c.State == timeline.StateUnsupported || c.State == timeline.StateNoPermission {
+		g.denied |= timeline.Set(counter)
+	}
 	if c.State == timeline.StateUntrusted {
 		g.untrusted |= timeline.Set(counter)
 	}

@@ -110,12 +110,18 @@ func (e *Engine) gateOf(c *Cell, t *target, pooled *sums, broken bool) string {
 	if pooled.covered > 0 {
 		return ""
 	}
+	missed := false // by a reader that has them
 	for _, i := range t.gpus {
-		if e.gpus[i].doubted > c.Span.Start {
+		g := &e.gpus[i]
+		if g.doubted > c.Span.Start || g.untrusted.Has(timeline.DRAMUtil) { // a sampler may keep what it does not trust
 			return verdict.ReasonUntrusted
 		}
+		missed = missed || g.spec.GPM && !g.denied.Has(timeline.DRAMUtil)
 	}
-	if pooled.seconds[timeline.GPUDuty] > 0 || pooled.seconds[timeline.MemDuty] > 0 {
+	switch read := pooled.seconds[timeline.GPUDuty] > 0 || pooled.seconds[timeline.MemDuty] > 0; {
+	case read && missed:
+		return verdict.ReasonWindows
+	case read:
 		return verdict.ReasonLegacy
 	}
 	return verdict.ReasonNoCounters

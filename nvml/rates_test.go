@@ -394,3 +394,35 @@ func TestThrottleTimeThatWasMissingForAWhileIsStillTrusted(t *testing.T) {
 		}
 	})
 }
+
+// TestDRAMThatStandsAtFullScaleIsUntrusted lets one counter stick where no memory can be, while the others go on.
+func TestDRAMThatStandsAtFullScaleIsUntrusted(t *testing.T) {
+	for name, c := range map[string]struct {
+		dram float64
+		want []string
+	}{
+		"full scale":   {1, []string{"ok", "untrusted"}},
+		"busy as ever": {0.93, []string{"ok"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, _, err := sample(t, nvml.DefaultConfig(), 10*time.Second, func(f *fake) {
+					f.alter = func(r *nvml.Reading) {
+						if r.Has&timeline.GPM != 0 && time.Since(f.clock.start) > 2*time.Second {
+							r.Value[timeline.DRAMUtil] = c.dram
+						}
+					}
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(c.want, r.statesOf(timeline.DRAMUtil)); diff != "" {
+					t.Errorf("states of DRAM bandwidth (-want +have):\n%s", diff)
+				}
+				if diff := cmp.Diff([]string{"ok"}, r.statesOf(timeline.SMUtil)); diff != "" {
+					t.Errorf("states of SM activity (-want +have):\n%s", diff)
+				}
+			})
+		})
+	}
+}

@@ -12,6 +12,9 @@ import (
 // errUntrusted marks a counter that contradicts what a counter of its kind can be.
 var errUntrusted = errors.New("grew faster than time, or shrank")
 
+// errPegged marks a counter that stands where nothing can hold it: it contradicts what memory can do.
+var errPegged = fmt.Errorf("stands at full scale, which no kernel reaches: %w", errUntrusted)
+
 const (
 	busyDuty      = 0.5         // a duty cycle that says kernels ran
 	busyPower     = 0.6         // of the limit: what no idle GPU draws
@@ -19,6 +22,8 @@ const (
 	zeroWindows   = 10          // consecutive windows that have to be all zero
 	frozenWindows = 20          // consecutive windows that have to be the same, bit by bit
 	frozenMoves   = 3           // changes of clocks or power in that time
+	peggedWindows = 10          // consecutive windows with DRAM at full scale
+	fullScale     = 0.995       // of the peak: refresh and row changes leave copies below 0.95 (research kernels reach 0.93)
 	growthFloor   = time.Second // between two readings, below which growth is not judged
 	growthLimit   = 1.1         // seconds of throttling a second can hold, with room for coarse steps
 )
@@ -26,6 +31,7 @@ const (
 // trust remembers what is needed to see that a counter contradicts itself or others.
 type trust struct {
 	busy, zeros int
+	pegged      int     // windows with DRAM at full scale
 	limit       float64 // W, enforced
 	last        [timeline.NumCounters]float64
 	at          [timeline.NumCounters]timeline.Instant // of last
@@ -103,6 +109,21 @@ func (t *trust) contradicted(r *Reading) bool {
 		t.zeros = 0
 	}
 	return t.zeros >= zeroWindows && t.busy >= busyReads
+}
+
+// full takes DRAM bandwidth out of windows once it has stood at full scale for long: a window may, by the error of its
+// edges, and all of them cannot.
+func (t *trust) full(r *Reading) {
+	if !r.Has.Has(timeline.DRAMUtil) {
+		return
+	}
+	t.pegged++
+	if r.Value[timeline.DRAMUtil] < fullScale {
+		t.pegged = 0
+	}
+	if t.pegged >= peggedWindows {
+		r.Fail(timeline.DRAMUtil, errPegged)
+	}
 }
 
 // frozen reports whether windows have said the same for long, and not nothing, while clocks or power moved.

@@ -114,6 +114,7 @@ func (s *Sampler) compare(sink timeline.GPUSink, older, newer int, over timeline
 	}
 	s.flows.add(&s.reading, over.Duration())
 	s.checkFractions()
+	s.trust.full(&s.reading)
 	s.noteOutcomes(sink, CallBetween, CallBetween)
 	if s.reading.Has == 0 {
 		return false
