@@ -110,6 +110,11 @@ func (e *Engine) gateOf(c *Cell, t *target, pooled *sums, broken bool) string {
 	if pooled.covered > 0 {
 		return ""
 	}
+	return e.uncovered(c, t, pooled)
+}
+
+// uncovered returns why no trusted window lies in the cell.
+func (e *Engine) uncovered(c *Cell, t *target, pooled *sums) string {
 	missed := false // by a reader that has them
 	for _, i := range t.gpus {
 		g := &e.gpus[i]

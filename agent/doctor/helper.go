@@ -151,6 +151,22 @@ func lastLine(s string) string {
 	return strings.TrimPrefix(line, remote.HelperName+": ")
 }
 
+// kindsOf counts GPUs by their names, in the order of the list.
+func kindsOf(gpus []timeline.GPU) string {
+	names := map[string]int{}
+	for _, g := range gpus {
+		names[g.Name]++
+	}
+	var parts []string
+	for _, g := range gpus {
+		if n := names[g.Name]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d x %s", n, g.Name))
+			names[g.Name] = 0
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
 // checkGPUs turns what the probe found into checks: one line for what works, one for each thing that does not.
 func (r *Report) checkGPUs(f *findings, mapped bool) {
 	r.GPUs = f.GPUs
@@ -158,18 +174,7 @@ func (r *Report) checkGPUs(f *findings, mapped bool) {
 		r.add(Check{"gpus", Failed, "the driver lists no GPU", "you", "in a container: set NVIDIA_VISIBLE_DEVICES=all"})
 		return
 	}
-	names := map[string]int{}
-	for _, g := range f.GPUs {
-		names[g.Name]++
-	}
-	var parts []string
-	for _, g := range f.GPUs {
-		if n := names[g.Name]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d x %s", n, g.Name))
-			names[g.Name] = 0
-		}
-	}
-	r.add(Check{Name: "gpus", State: Fine, Detail: strings.Join(parts, ", ")})
+	r.add(Check{Name: "gpus", State: Fine, Detail: kindsOf(f.GPUs)})
 	if f.Missing != "" {
 		r.add(Check{
 			"lost", Failed, strings.ReplaceAll(f.Missing, "\n", "; "), "the cluster's admin",

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/tpotscope/tpotscope/agent/doctor"
 	"github.com/tpotscope/tpotscope/agent/importer"
 	"github.com/tpotscope/tpotscope/correlate/scenario"
+	"github.com/tpotscope/tpotscope/correlate/timeline"
 	"github.com/tpotscope/tpotscope/exporters"
 	"github.com/tpotscope/tpotscope/exporters/report"
 )
@@ -49,11 +51,10 @@ GPU reaches below state_dir for the agent.`,
 					return usage(cmd, fmt.Errorf("--engine: %w: want http://HOST:PORT", err))
 				}
 			}
-			mapped := false
 			for _, t := range cfg.Targets {
 				engines = append(engines, t.EngineURL)
-				mapped = mapped || len(t.GPUs) > 0
 			}
+			mapped := slices.ContainsFunc(cfg.Targets, func(t timeline.Target) bool { return len(t.GPUs) > 0 })
 			o := doctor.Options{
 				HelperDir: programDir(), Helper: cfg.NVML.Helper, Library: cfg.NVML.Library, Env: os.Environ(),
 				Engines: engines, Socket: cfg.Socket, StateDir: cfg.StateDir,

@@ -325,7 +325,11 @@ func (x *exchange) finish(end probe.End) {
 	if cause == "" {
 		cause = record.Status.String()
 	}
-	r.failed(x.ctx, "request failed",
+	held, ok := r.failures.admit()
+	if !ok {
+		return
+	}
+	r.log.LogAttrs(x.ctx, slog.LevelWarn, "request failed",
 		slog.String("status", record.Status.String()),
 		slog.String("cause", cause),
 		slog.Int("http_status", record.HTTPStatus),
@@ -335,5 +339,6 @@ func (x *exchange) finish(end probe.End) {
 		slog.String("upstream", r.origin),
 		slog.Int("events", record.Events),
 		slog.Duration("after", record.Done.Sub(record.Sent)),
+		slog.Uint64("more_not_logged", held),
 	)
 }

@@ -29,7 +29,7 @@ func TestADeadUpstreamDoesNotFloodTheLog(t *testing.T) {
 	g.settle(t, requests)
 	n := requests
 	eventually(t, "a line that tells of the others", func() bool {
-		if strings.Contains(g.log.String(), "more_not_logged=") {
+		if strings.Contains(strings.ReplaceAll(g.log.String(), "more_not_logged=0", ""), "more_not_logged=") {
 			return true
 		}
 		n++

@@ -196,7 +196,10 @@ func (r *Relay) passFailed(w http.ResponseWriter, req *http.Request, err error) 
 	r.stats.passErrors.Add(1)
 	f := classify(req.Context(), err)
 	if f != faultClient {
-		r.failed(req.Context(), "passed request failed", slog.String("cause", string(f)), slog.String("upstream", r.origin))
+		if held, ok := r.failures.admit(); ok {
+			r.log.LogAttrs(req.Context(), slog.LevelWarn, "passed request failed",
+				slog.String("cause", string(f)), slog.String("upstream", r.origin), slog.Uint64("more_not_logged", held))
+		}
 	}
 	refuse(w, f)
 }

@@ -1,8 +1,6 @@
 package relay
 
 import (
-	"context"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -128,8 +126,8 @@ func (r *Relay) Stats() Stats {
 
 // A request that failed has a line of its own in the log, up to so many: while an upstream is down, thousands fail alike.
 const (
-	failureLines rate.Limit = 1 // a second
-	failureBurst            = 20
+	failureLines = 1.0 // a second
+	failureBurst = 20
 )
 
 // scarce limits log lines and counts those that it held back.
@@ -138,14 +136,11 @@ type scarce struct {
 	held  atomic.Uint64
 }
 
-// failed logs that a request failed, with the number of lines that were held back since the last one.
-func (r *Relay) failed(ctx context.Context, msg string, attrs ...slog.Attr) {
-	if !r.failures.limit.Allow() {
-		r.failures.held.Add(1)
-		return
+// admit reports whether a line may be written, and how many were held back since the last one.
+func (s *scarce) admit() (held uint64, ok bool) {
+	if !s.limit.Allow() {
+		s.held.Add(1)
+		return 0, false
 	}
-	if n := r.failures.held.Swap(0); n > 0 {
-		attrs = append(attrs, slog.Uint64("more_not_logged", n))
-	}
-	r.log.LogAttrs(ctx, slog.LevelWarn, msg, attrs...)
+	return s.held.Swap(0), true
 }
