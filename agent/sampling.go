@@ -95,8 +95,47 @@ func (a *Agent) cost() []exporters.Self {
 				add(exporters.SelfCallLatency, d.Seconds(), call.String(), strconv.FormatFloat(q, 'g', -1, 64))
 			}
 		}
+		for _, b := range took(samplers, call) {
+			add(exporters.SelfCalls, float64(b.calls), call.String(), b.le)
+		}
+	}
+	if c, ok := a.Cost(); ok && c.HelperRSS > 0 {
+		add(exporters.SelfHelperCPU, c.HelperCPU)
+		add(exporters.SelfHelperRSS, c.HelperRSS)
 	}
 	return list
+}
+
+// callBucket is how many calls took less than a time.
+type callBucket struct {
+	le    string // s
+	calls uint64
+}
+
+// bucketStep is how many of the samplers' buckets, each twice as wide as the one before, make one that is exported.
+const bucketStep = 2
+
+// took adds up how long a call took on all GPUs; nothing where it was never made.
+func took(samplers map[int]nvml.Stats, call nvml.Call) []callBucket {
+	var sum [nvml.LatencyBuckets]uint64
+	all := uint64(0)
+	for _, st := range samplers {
+		for i, n := range st.Calls[call].Latency {
+			sum[i] += n
+			all += n
+		}
+	}
+	if all == 0 {
+		return nil
+	}
+	var out []callBucket
+	below := uint64(0)
+	for i, n := range sum[:nvml.LatencyBuckets-1] {
+		if below += n; i%bucketStep == 0 {
+			out = append(out, callBucket{strconv.FormatFloat((time.Microsecond << i).Seconds(), 'g', -1, 64), below})
+		}
+	}
+	return append(out, callBucket{"+Inf", all})
 }
 
 // period is how often one tier of a GPU is read.

@@ -116,6 +116,7 @@ func TestTheFullProfileTellsWhatSamplingTakes(t *testing.T) {
 		`tpotscope_sampler_duty_ratio{hw_id="` + uuid + `"} 0`,
 		`tpotscope_sampler_drops_total{hw_id="` + uuid + `",reason="first"} 1`,
 		`tpotscope_nvml_call_seconds{call="event_reasons",quantile="0.5"} `,
+		`tpotscope_nvml_calls_total{call="event_reasons",le="0.001024"} `, `tpotscope_nvml_calls_total{call="event_reasons",le="+Inf"} `,
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("series lack %s", want)

@@ -146,6 +146,10 @@ func TestWhatIsAroundGPUsComesThroughTheDriverAndAChangeIsToldOnce(t *testing.T)
 		return v
 	}
 	until(t, 10*time.Second, "the lanes as a metric", func() bool { return lanes(0) == 16 && lanes(1) == 16 })
+	until(t, 10*time.Second, "what the helper takes as a metric", func() bool {
+		page := ag.get(t, "/metrics")
+		return strings.Contains(page, "tpotscope_helper_memory_bytes ") && strings.Contains(page, "tpotscope_helper_cpu_cores ")
+	})
 
 	n.page.SetNVLink(1, 3, false)
 	until(t, surveyed, "17 links", func() bool { return ag.around(t)[1].NVLinksUp == 17 })

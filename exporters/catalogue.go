@@ -153,6 +153,7 @@ const (
 	SelfSamplerDuty
 	SelfSamplerDrops
 	SelfCallLatency
+	SelfCalls
 	SelfHelperRestarts
 	SelfHelperAbandoned
 	SelfRingDrops
@@ -168,6 +169,8 @@ const (
 	SelfIngestRefused
 	SelfAgentCPU
 	SelfAgentRSS
+	SelfHelperCPU
+	SelfHelperRSS
 	SelfBuildInfo
 
 	NumMetrics

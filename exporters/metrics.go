@@ -283,6 +283,10 @@ var catalogue = [NumMetrics]Metric{
 		Name: "tpotscope.nvml.call", Prom: "tpotscope_nvml_call_seconds", Unit: "s", Kind: Gauge, Scope: OfAgent, Profile: Full, Labels: []string{"call", "quantile"},
 		Help: "Time a call of the driver takes, to the next power of two of microseconds: that of the slowest GPU, since its sampler began.",
 	},
+	SelfCalls: {
+		Name: "tpotscope.nvml.calls", Prom: "tpotscope_nvml_calls_total", Unit: "{call}", Kind: Counter, Scope: OfAgent, Profile: Full, Labels: []string{"call", "le"},
+		Help: "Calls of the driver on all GPUs that took less than le seconds: a histogram's buckets, for histogram_quantile.",
+	},
 	SelfHelperRestarts: {
 		Name: "tpotscope.helper.restarts", Prom: "tpotscope_helper_restarts_total", Unit: "{restart}", Kind: Counter, Scope: OfAgent, Profile: Standard,
 		Help: "Times the NVML helper was started again.",
@@ -342,6 +346,14 @@ var catalogue = [NumMetrics]Metric{
 	SelfAgentRSS: {
 		Name: "tpotscope.agent.memory", Prom: "tpotscope_agent_memory_bytes", Unit: "By", Kind: Gauge, Scope: OfAgent, Profile: Standard,
 		Help: "Bytes resident, agent and helper.",
+	},
+	SelfHelperCPU: {
+		Name: "tpotscope.helper.cpu_cores", Prom: "tpotscope_helper_cpu_cores", Unit: "{core}", Kind: Gauge, Scope: OfAgent, Profile: Full,
+		Help: "Cores used by the helper, mean since it was started.",
+	},
+	SelfHelperRSS: {
+		Name: "tpotscope.helper.memory", Prom: "tpotscope_helper_memory_bytes", Unit: "By", Kind: Gauge, Scope: OfAgent, Profile: Full,
+		Help: "Bytes resident, helper alone.",
 	},
 	SelfBuildInfo: {
 		Name: "tpotscope.build.info", Prom: "tpotscope_build_info", Unit: "", Kind: Info, Scope: OfAgent, Profile: Standard, Labels: []string{"version"},
