@@ -149,13 +149,13 @@ func waited(in *Input, v *Verdict, label timeline.Label, why string) (rung, bool
 	switch {
 	case label == "":
 		return rung{}, false
-	case label != timeline.Launch && bubble:
+	case bubble:
 		return rung{label: timeline.Undetermined, reason: ReasonPipeline}, true
-	case label != timeline.Launch && idle:
+	case idle:
 		return rung{label: timeline.Undetermined, reason: ReasonIdleRank}, true
 	}
 	unfilled := label == timeline.Launch || label == timeline.HostOrLaunch && (!in.Graphics.OK() || v.Shares.Launch >= v.Shares.Host)
-	if unfilled && (in.Parallel > 1 || bubble || idle) {
+	if unfilled && in.Parallel > 1 {
 		return rung{label, why, timeline.Low, "kernels that wait for another rank leave SMs unfilled as launches do"}, true
 	}
 	return rung{label: label, reason: why, ceiling: timeline.High}, true
