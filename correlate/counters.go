@@ -42,6 +42,7 @@ type gpuState struct {
 	shared    bool // several targets are tied to it, and its counters do not tell which of them they speak of
 	untrusted timeline.CounterSet
 	denied    timeline.CounterSet // that are not supported, or for others to read
+	deniedTo  timeline.Instant    // when the last of them came back
 	doubted   timeline.Instant    // end of the last window that was not trusted
 	beside    timeline.Instant    // end of the last reading beside a foreign process: cells before it are closed later
 	heard     heard

@@ -183,6 +183,9 @@ func (e *Engine) AddCapability(c timeline.Capability) {
 	}
 	g := &e.gpus[c.GPU]
 	g.untrusted &^= timeline.Set(counter)
+	if g.denied.Has(counter) {
+		g.deniedTo = e.last // cells up to here are closed later
+	}
 	g.denied &^= timeline.Set(counter)
 	if c.State == timeline.StateUnsupported || c.State == timeline.StateNoPermission {
 		g.denied |= timeline.Set(counter)

@@ -123,7 +123,7 @@ func (e *Engine) uncovered(c *Cell, t *target, pooled *sums) string {
 		if g.doubted > c.Span.Start || g.untrusted.Has(timeline.DRAMUtil) { // a sampler may keep what it does not trust
 			return verdict.ReasonUntrusted
 		}
-		missed = missed || g.spec.GPM && !g.denied.Has(timeline.DRAMUtil)
+		missed = missed || g.spec.GPM && !g.denied.Has(timeline.DRAMUtil) && g.deniedTo < c.Span.End
 	}
 	switch read := pooled.seconds[timeline.GPUDuty] > 0 || pooled.seconds[timeline.MemDuty] > 0; {
 	case read && missed:
