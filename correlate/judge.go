@@ -22,7 +22,7 @@ func (e *Engine) judged(c *Cell, t *target, pooled *sums, broken bool) verdict.I
 		Pipeline: t.spec.PP, Replicas: t.spec.DP,
 		// Fewer requests than copies leave one without any, which steps along all the same.
 		IdleRank: t.spec.DP > 1 && c.Batch.OK() && c.Batch.Value <= float64(t.spec.DP-1),
-		Rho: timeline.Absent("no byte model"), Preempted: c.Preemptions.Value,
+		Rho:      timeline.Absent("no byte model"), Preempted: c.Preemptions.Value,
 		Coalesced: t.now.events > 0 && float64(t.now.coalesced) > coalescedPart*float64(t.now.events),
 	}
 	if pooled.windows > 0 {
