@@ -226,6 +226,7 @@ func (a *Agent) startSprings(ctx context.Context, g *errgroup.Group, d doors) {
 	}
 	g.Go(func() error { return a.watchHost(ctx) })
 	g.Go(func() error { return a.watchStrangers(ctx) })
+	g.Go(func() error { return a.watchMapping(ctx) })
 	if d.proxy != nil {
 		g.Go(func() error { return a.relay.Serve(ctx, d.proxy) })
 	}

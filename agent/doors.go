@@ -253,7 +253,7 @@ type health struct {
 	DCGM         *scrape.DCGMStats  `json:"dcgm,omitempty"`
 	Exports      []exportHealth     `json:"exports,omitempty"`
 	Bursts       burst.State        `json:"bursts"`
-	Targets      []timeline.Target  `json:"targets"`
+	Targets      []targetHealth     `json:"targets"`
 }
 
 type gpuHealth struct {
@@ -296,7 +296,7 @@ func (a *Agent) health() *health {
 	now, known, gpus := a.clock.Now(), a.store.Health(), a.store.GPUs()
 	h := &health{
 		Status: "ok", Simulated: a.deps.Simulated, UptimeS: now.Sub(a.started).Seconds(), GPUs: []gpuHealth{},
-		Drops: a.store.Drops(), Bursts: a.bursts.State(), Targets: a.targets.all(),
+		Drops: a.store.Drops(), Bursts: a.bursts.State(), Targets: a.targets.health(len(gpus)),
 	}
 	if src, ok := a.counters.(*remote.Source); ok {
 		st := src.Stats()

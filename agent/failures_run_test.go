@@ -302,10 +302,12 @@ func (s *scene) recover(f *failure, o *outcome, counted []float64) {
 	})
 }
 
-// countLines counts what people see in the log from the cause on, but for what the engine's side says and for bursts.
+// countLines counts what people see in the log from the cause on, but for what the engine's side says, for bursts, and for
+// the first listing of the GPUs.
 func (s *scene) countLines(f *failure, from int) int {
 	told := slices.DeleteFunc(s.told(from), func(line string) bool {
-		return strings.Contains(line, "msg=engine") || strings.Contains(line, `msg="engine`) || strings.Contains(line, `msg="burst`)
+		return strings.Contains(line, "msg=engine") || strings.Contains(line, `msg="engine`) || strings.Contains(line, `msg="burst`) ||
+			strings.Contains(line, `msg="gpus are read"`)
 	})
 	most := f.lines
 	if most == 0 {

@@ -126,12 +126,36 @@ func (l *gpuLog) AddInventory(v timeline.Inventory) {
 	}
 }
 
-// SetGPUs hands the list of GPUs on.
+// SetGPUs hands the list of GPUs on, and says the first.
 func (l *gpuLog) SetGPUs(gpus []timeline.GPU) {
 	l.mu.Lock()
-	l.listed = l.listed || len(gpus) > 0
+	first := !l.listed && len(gpus) > 0
+	l.listed = l.listed || first
 	l.mu.Unlock()
+	if first {
+		l.log.Info("gpus are read", listing(gpus)...)
+	}
 	l.GPUSink.SetGPUs(gpus)
+}
+
+// listing says how many GPUs of which models there are, the driver's version, and whether they are simulated.
+func listing(gpus []timeline.GPU) []any {
+	var models []string
+	simulated := false
+	for _, g := range gpus {
+		simulated = simulated || g.Simulated
+		if !slices.Contains(models, g.Name) {
+			models = append(models, g.Name)
+		}
+	}
+	attrs := []any{slog.Int("count", len(gpus)), slog.String("model", strings.Join(models, ", "))}
+	if gpus[0].Driver != "" {
+		attrs = append(attrs, slog.String("driver", gpus[0].Driver))
+	}
+	if simulated {
+		attrs = append(attrs, slog.String("devices", "SIMULATED"))
+	}
+	return attrs
 }
 
 // neverRead begins what is told where the helper was lost because there never was a driver.

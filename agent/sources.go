@@ -147,17 +147,21 @@ func (a *Agent) openRelay() (*relay.Relay, error) {
 func Sampling(cfg *Config) nvml.Config { return cfg.NVML.sampling() }
 
 // targets keeps what is known of each target: what the configuration says, and for what it leaves open, what the
-// engine tells.
+// engine tells and its processes show.
 type targets struct {
 	store      *Store
 	configured []timeline.Target
 
-	mu   sync.Mutex
-	list []timeline.Target
+	mu    sync.Mutex
+	list  []timeline.Target
+	told  map[string]scrape.Identity // by its engine, by name
+	found map[string]found           // of those that name no GPUs, by name
 }
 
 func newTargets(list []timeline.Target, store *Store) *targets {
-	return &targets{store: store, configured: list, list: slices.Clone(list)}
+	return &targets{
+		store: store, configured: list, list: slices.Clone(list), told: map[string]scrape.Identity{}, found: map[string]found{},
+	}
 }
 
 // identify fills what the configuration leaves open of a target with what its engine told, in place of what an engine
@@ -165,11 +169,21 @@ func newTargets(list []timeline.Target, store *Store) *targets {
 func (t *targets) identify(name string, id scrape.Identity, tell func([]timeline.Target)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i := range t.list {
-		if t.list[i].Name == name {
-			t.list[i] = t.configured[i]
-			fill(&t.list[i], id)
+	t.told[name] = id
+	t.spread(tell)
+}
+
+// spread puts together what is known of each target and hands it on. The lock is held.
+func (t *targets) spread(tell func([]timeline.Target)) {
+	for i := range t.configured {
+		one := t.configured[i]
+		if len(one.GPUs) == 0 {
+			one.GPUs = t.found[one.Name].uuids
 		}
+		if id, ok := t.told[one.Name]; ok {
+			fill(&one, id)
+		}
+		t.list[i] = one
 	}
 	told := slices.Clone(t.list)
 	t.store.SetTargets(told)
@@ -209,13 +223,6 @@ func (t *targets) ofUpstream(upstream string) string {
 		return t.list[0].Name
 	}
 	return ""
-}
-
-// all returns the targets as they are known.
-func (t *targets) all() []timeline.Target {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.Clone(t.list)
 }
 
 // only returns the name of the target if there is but one, for observers that do not say which.

@@ -1,6 +1,6 @@
 // Package host reads the machine that the agent runs on: how busy its cores are, how much tasks wait for them and for
-// memory, and what the agent itself costs. It also finds the processes behind an engine's port, and tells them from others
-// that compute on a GPU. It reads no GPU and no engine.
+// memory, and what the agent itself costs. It also finds the processes behind an engine's port, the GPUs on
+// which they compute, and tells them from others that do. It reads no GPU and no engine.
 package host
 
 import (

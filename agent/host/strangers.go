@@ -4,10 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
-	"net/url"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -83,12 +80,8 @@ func computing(v timeline.Inventory) string {
 func localPorts(urls []string) ([]int, bool) {
 	var ports []int
 	for _, text := range urls {
-		u, err := url.Parse(text)
+		port, err := localPort(text)
 		if err != nil {
-			return nil, false
-		}
-		port, err := strconv.Atoi(u.Port())
-		if ip := net.ParseIP(u.Hostname()); err != nil || u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			return nil, false
 		}
 		ports = append(ports, port)
