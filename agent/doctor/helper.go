@@ -183,8 +183,8 @@ func (r *Report) checkGPUs(f *findings, mapped bool) {
 	}
 	if len(f.GPUs) > 1 && !mapped {
 		r.add(Check{
-			"mapping", Warning, fmt.Sprintf("no target names its GPUs: of %d nothing says which an engine uses, and no verdict is given", len(f.GPUs)), "you",
-			"in the configuration: targets: [{name: NAME, engine_url: URL, gpus: [" + f.GPUs[0].UUID + ", ...]}] (`nvidia-smi -L` lists them)",
+			"mapping", Warning, fmt.Sprintf("no target names its GPUs: the agent ties an engine to those of the %d on which it sees its processes compute, else there is no verdict", len(f.GPUs)), "you",
+			"look at targets in the agent's /healthz; in the configuration: targets: [{name: NAME, engine_url: URL, gpus: [" + f.GPUs[0].UUID + ", ...]}] (`nvidia-smi -L` lists them)",
 		})
 	}
 	byCall := map[string]map[string]int{} // GPUs, by state
