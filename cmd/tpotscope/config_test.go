@@ -121,6 +121,13 @@ func TestTheFileIsTheNamedOneElseThatOfTheEnvironment(t *testing.T) {
 	}
 }
 
+func TestAFileThatNeverEndsIsNoFileOfSettings(t *testing.T) {
+	err := readConfigFile(nil, "/dev/zero")
+	if err == nil || !strings.Contains(err.Error(), "/dev/zero: longer than") {
+		t.Errorf("readConfigFile(/dev/zero) = %v", err)
+	}
+}
+
 func TestPlacesFollowTheUser(t *testing.T) {
 	vars := map[string]string{"HOME": "/home/u"}
 	env := environment{lookup: func(n string) (string, bool) { v, ok := vars[n]; return v, ok }}

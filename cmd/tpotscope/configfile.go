@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"reflect"
 	"slices"
@@ -31,12 +32,23 @@ const maxMerges = 32
 
 // readConfigFile reads a file over the settings. What the file leaves open or empty stays as it is.
 func readConfigFile(all []*setting, name string) error {
-	text, err := os.ReadFile(name)
+	f, err := os.Open(name)
 	if err != nil {
 		return fmt.Errorf("read config: %w", err)
 	}
+	defer func() { _ = f.Close() }() // it was only read
+	text, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("read config: %w", err)
+	case len(text) > maxConfig:
+		return fmt.Errorf("read config: %s: longer than %d bytes, which is no file of settings", name, maxConfig)
+	}
 	return readConfig(all, name, text)
 }
+
+// maxConfig bounds a file of settings: what is longer, or never ends, was named by mistake.
+const maxConfig = 1 << 20
 
 func readConfig(all []*setting, name string, text []byte) error {
 	tree, err := parser.ParseBytes(text, 0)
