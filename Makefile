@@ -118,7 +118,7 @@ bench-agent: build nvmlsim ## what agent and helper cost: 8 simulated GPUs, 256 
 
 .PHONY: soak-agent
 soak-agent: build nvmlsim ## what grows in agent and helper: short requests, replaced reporters, restarts, rotation
-	cd deploy/e2e/load && CGO_ENABLED=0 $(GO) run . -bin $(BIN) -soak -for 5m
+	cd deploy/e2e/load && CGO_ENABLED=0 $(GO) run . -bin $(BIN) -soak -for 9m
 
 .PHONY: failures
 failures: ## let the NVIDIA driver do its worst to a whole agent, the failures that take minutes included
