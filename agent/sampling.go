@@ -89,6 +89,16 @@ func (a *Agent) cost() []exporters.Self {
 			add(exporters.SelfSamplerPeriodSet, p.length.Seconds(), p.tier)
 		}
 	}
+	calls(samplers, add)
+	if c, ok := a.Cost(); ok && c.HelperRSS > 0 {
+		add(exporters.SelfHelperCPU, c.HelperCPU)
+		add(exporters.SelfHelperRSS, c.HelperRSS)
+	}
+	return list
+}
+
+// calls reads how long the driver's calls take.
+func calls(samplers map[int]nvml.Stats, add func(exporters.ID, float64, ...string)) {
 	for call := range nvml.Call(nvml.NumCalls) {
 		for _, q := range []float64{0.5, 0.99} {
 			if d, ok := slowest(samplers, call, q); ok {
@@ -99,11 +109,6 @@ func (a *Agent) cost() []exporters.Self {
 			add(exporters.SelfCalls, float64(b.calls), call.String(), b.le)
 		}
 	}
-	if c, ok := a.Cost(); ok && c.HelperRSS > 0 {
-		add(exporters.SelfHelperCPU, c.HelperCPU)
-		add(exporters.SelfHelperRSS, c.HelperRSS)
-	}
-	return list
 }
 
 // callBucket is how many calls took less than a time.
