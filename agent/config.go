@@ -49,7 +49,7 @@ type Target = timeline.Target
 type NVML struct {
 	Source     string        `yaml:"source"`      // "helper", "off", or "sim:NAME" for a simulation
 	Helper     string        `yaml:"helper"`      // path of tpotscope-nvml; empty: beside this program, then on PATH
-	Library    string        `yaml:"library"`     // path of libnvidia-ml.so.1; empty: as the loader finds it
+	Library    string        `yaml:"driver_library"`     // path of libnvidia-ml.so.1; empty: as the loader finds it
 	Period     time.Duration `yaml:"period"`      // of GPM windows, at least 100 ms
 	FastPeriod time.Duration `yaml:"fast_period"` // of clocks and reasons
 	SlowPeriod time.Duration `yaml:"slow_period"` // of all else

@@ -124,7 +124,7 @@ func explainProbe(ctx context.Context, err error, stderr string, o Options) Chec
 	case strings.Contains(stderr, "library not found"):
 		return Check{
 			"driver", Failed, "libnvidia-ml.so.1 was not found: no NVIDIA driver on this host or in this container", "you",
-			"in a container: NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=utility; elsewhere: install the driver, or name the library with --set nvml.library=PATH",
+			"in a container: NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=utility; elsewhere: install the driver, or name the library with --set nvml.driver_library=PATH",
 		}
 	}
 	if stderr == "" {

@@ -29,7 +29,7 @@ const framesFD = 3
 
 // flags are the command's flags.
 type flags struct {
-	library string
+	driver  string
 	cfg     nvml.Config
 	probe   bool
 	version bool
@@ -74,7 +74,7 @@ func run(args []string) error {
 		return errors.New("write frames: descriptor 3 is no pipe; the agent starts this command, people want --probe")
 	}
 	open := func() (nvml.Library, error) {
-		lib, err := libnvml.Open(f.library)
+		lib, err := libnvml.Open(f.driver)
 		if err == nil && lib.Note() != "" {
 			fmt.Fprintln(os.Stderr, remote.NotePrefix+lib.Note()) // the agent logs it
 		}
@@ -86,7 +86,7 @@ func run(args []string) error {
 func parse(args []string) (flags, error) {
 	f := flags{cfg: nvml.DefaultConfig()}
 	fs := flag.NewFlagSet("tpotscope-nvml", flag.ContinueOnError)
-	fs.StringVar(&f.library, "library", "", "path of the driver's library; empty: what the loader finds")
+	fs.StringVar(&f.driver, "library", "", "path of the driver's library; empty: what the loader finds")
 	fs.DurationVar(&f.cfg.Period, "period", f.cfg.Period, "length of a window of activity")
 	fs.DurationVar(&f.cfg.FastPeriod, "fast-period", f.cfg.FastPeriod, "between readings of clocks and their reasons")
 	fs.DurationVar(&f.cfg.SlowPeriod, "slow-period", f.cfg.SlowPeriod, "between readings of all else")
@@ -104,7 +104,7 @@ func parse(args []string) (flags, error) {
 
 // probe reads all GPUs for a few windows and prints what came of it.
 func probe(ctx context.Context, w io.Writer, f flags, clock *hostclock.Clock) error {
-	lib, err := libnvml.Open(f.library)
+	lib, err := libnvml.Open(f.driver)
 	if err != nil {
 		return err
 	}

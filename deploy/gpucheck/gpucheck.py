@@ -158,14 +158,14 @@ class Check:
         return os.path.join(self.o.bin, name)
 
     def tool(self, *args, timeout=60):
-        extra = ["--set", "nvml.library=" + self.o.library] if self.o.library else []
+        extra = ["--set", "nvml.driver_library=" + self.o.driver] if self.o.driver else []
         return subprocess.run(
             [self.binary("tpotscope"), *args, *extra, "--set", "state_dir=" + os.path.join(self.work, "state")],
             capture_output=True, text=True, timeout=timeout, env=self.env, check=False,
         )
 
     def probe(self):
-        args = ["--library", self.o.library] if self.o.library else []
+        args = ["--library", self.o.driver] if self.o.driver else []
         out = subprocess.run([self.binary("tpotscope-nvml"), "--probe", *args], capture_output=True, text=True, timeout=60, env=self.env, check=False)
         if out.returncode != 0:
             raise RuntimeError((out.stderr.strip().splitlines() or ["no word"])[-1])
@@ -205,7 +205,7 @@ class Check:
         try:
             os.chmod(place, 0o755)
             shutil.copy(self.binary("tpotscope-nvml"), place)
-            args = ["--library", self.o.library] if self.o.library else []
+            args = ["--library", self.o.driver] if self.o.driver else []
             out = subprocess.run([os.path.join(place, "tpotscope-nvml"), "--probe", *args], capture_output=True, text=True, timeout=60, env=self.env, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", check=False)
             if out.returncode != 0:
                 self.note("permission", "info", "as nobody the driver cannot be read: " + (out.stderr.strip().splitlines() or ["no word"])[-1])
@@ -222,8 +222,8 @@ class Check:
         except ImportError:
             self.note("windows", "skipped", "nvidia-ml-py is not installed (pip install nvidia-ml-py): behaviour at 50 to 200 ms and of the refresh is not looked at")
             return
-        if self.o.library:
-            ctypes.CDLL(self.o.library)  # what has this name already is not looked for
+        if self.o.driver:
+            ctypes.CDLL(self.o.driver)  # what has this name already is not looked for
         load = self.start_load("stream", 40, listen=False)
         try:
             time.sleep(2 if self.o.fake else 8)
@@ -332,7 +332,7 @@ class Check:
         os.makedirs(place)
         config = {
             "state_dir": os.path.join(self.work, "state"), "socket": os.path.join(place, "a.sock"), "metrics": {"listen": ""},
-            "nvml": {"library": self.o.library}, "record": {"dir": os.path.join(place, "run")},
+            "nvml": {"driver_library": self.o.driver}, "record": {"dir": os.path.join(place, "run")},
             "targets": [{"name": "gpucheck", "engine_url": engine.url, "gpus": [self.result["gpu"]["uuid"]]}],
         }
         path = os.path.join(place, "config.yaml")
@@ -482,7 +482,7 @@ def main():
     p.add_argument("--gigabytes", type=float, default=8.0, help="what a step of the streaming load reads")
     p.add_argument("--loads", nargs="+", choices=list(LABELS), default=list(LABELS), help="only these loads")
     p.add_argument("--skip", nargs="+", choices=("windows", "calibration", "loads", "cost"), default=[], help="leave these parts out")
-    p.add_argument("--library", default="", help="the driver's library, where it is not found by itself")
+    p.add_argument("--library", dest="driver", default="", help="the driver's library, where it is not found by itself")
     p.add_argument("--fake", action="store_true", help="run no load, sleep: a test of this script")
     p.add_argument("--fake-log", default="", help="with --fake: where loads are noted for a simulated GPU")
     o = p.parse_args()

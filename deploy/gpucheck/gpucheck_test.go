@@ -129,7 +129,7 @@ func (o *outcome) state(name string) string {
 
 // place is where the script runs, and with what.
 type place struct {
-	dir, bin, library string
+	dir, bin, driver string
 	env               []string
 }
 
@@ -140,8 +140,8 @@ func newPlace(t *testing.T) *place {
 	}
 	bin, err := filepath.Abs("../../bin")
 	must(t, err)
-	p := &place{dir: t.TempDir(), bin: bin, library: filepath.Join(bin, "nvmlsim", "libnvidia-ml.so.1")}
-	for _, file := range []string{filepath.Join(bin, "tpotscope"), filepath.Join(bin, "tpotscope-nvml"), p.library} {
+	p := &place{dir: t.TempDir(), bin: bin, driver: filepath.Join(bin, "nvmlsim", "libnvidia-ml.so.1")}
+	for _, file := range []string{filepath.Join(bin, "tpotscope"), filepath.Join(bin, "tpotscope-nvml"), p.driver} {
 		if _, err := os.Stat(file); err != nil {
 			t.Skipf("%s is not there: `make build nvmlsim`, which needs gcc", file)
 		}
@@ -156,7 +156,7 @@ func (p *place) check(t *testing.T, args ...string) (int, outcome) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	out := filepath.Join(p.dir, "out")
-	cmd := exec.CommandContext(ctx, "python3", append([]string{"gpucheck.py", "--bin", p.bin, "--out", out, "--library", p.library}, args...)...)
+	cmd := exec.CommandContext(ctx, "python3", append([]string{"gpucheck.py", "--bin", p.bin, "--out", out, "--library", p.driver}, args...)...)
 	cmd.Env = p.env
 	var text bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &text, &text
@@ -279,7 +279,7 @@ func TestAGPUWithoutWindowsIsAResult(t *testing.T) {
 func TestAHostWithoutADriverIsAResult(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
-	p.library = "/no/such/library"
+	p.driver = "/no/such/library"
 	code, o := p.check(t)
 	if code != 0 || o.state("doctor") != "info" || o.Fake {
 		t.Errorf("exit %d, %+v", code, o.Checks)

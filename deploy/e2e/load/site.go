@@ -45,7 +45,7 @@ func (s *site) config() (string, error) {
 	}
 	config := object{
 		"state_dir": filepath.Join(s.dir, "state"), "socket": s.socket(), "targets": targets,
-		"nvml":    object{"library": filepath.Join(s.o.bin, "nvmlsim", "libnvidia-ml.so.1"), "helper": filepath.Join(s.o.bin, remote.HelperName)},
+		"nvml":    object{"driver_library": filepath.Join(s.o.bin, "nvmlsim", "libnvidia-ml.so.1"), "helper": filepath.Join(s.o.bin, remote.HelperName)},
 		"metrics": object{"listen": s.metrics},
 		"otlp":    object{"endpoint": object{"url": s.url}},
 	}

@@ -173,7 +173,7 @@ def clients(fail, page, env):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--page", required=True, help="the program that plays the page")
-    parser.add_argument("--library", required=True, help="folder of the simulated driver library")
+    parser.add_argument("--library", dest="driver", required=True, help="folder of the simulated driver library")
     args = parser.parse_args()
     fail = Failures()
     for scenario in ("", "power_cap"):
@@ -182,7 +182,7 @@ def main():
             path = os.path.join(folder, "page")
             page = Page(args.page, path, scenario)
             page.truth()  # the page is there
-            env = dict(os.environ, LD_LIBRARY_PATH=args.library, TPOTSCOPE_NVML_SIM=path, TERM="xterm", COLUMNS="120", LINES="60")
+            env = dict(os.environ, LD_LIBRARY_PATH=args.driver, TPOTSCOPE_NVML_SIM=path, TERM="xterm", COLUMNS="120", LINES="60")
             try:
                 said = clients(fail, page, env)
                 pids = [[4000]] if scenario else [[4000], [4001], [4002]]

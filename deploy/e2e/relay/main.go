@@ -66,7 +66,7 @@ func options(args []string) (*bench, error) {
 	fs.StringVar(&b.bin.tpotscope, "tpotscope", "", "path of tpotscope")
 	fs.StringVar(&b.bin.nginx, "nginx", "", "path of nginx")
 	fs.StringVar(&b.bin.haproxy, "haproxy", "", "path of haproxy")
-	fs.StringVar(&b.bin.library, "library-path", "", "where nginx and haproxy find shared libraries beside the system's")
+	fs.StringVar(&b.bin.libs, "library-path", "", "where nginx and haproxy find shared libraries beside the system's")
 	var names string
 	fs.StringVar(&names, "ways", strings.Join(allWays, ","), "the proxies to measure; bars need their peer")
 	if err := fs.Parse(args); err != nil {

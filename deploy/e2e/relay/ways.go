@@ -26,17 +26,17 @@ const (
 )
 
 // programs are the paths of what is run.
-type programs struct{ self, tpotscope, nginx, haproxy, library string }
+type programs struct{ self, tpotscope, nginx, haproxy, libs string }
 
 // allWays are the proxies, in the order in which the table shows them.
 var allWays = []string{wayNginx, wayHAProxy, wayReverse, wayAlone, wayAgent}
 
 // libraries is the environment that lets nginx and HAProxy find their libraries.
 func (p programs) libraries() []string {
-	if p.library == "" {
+	if p.libs == "" {
 		return nil
 	}
-	return []string{"LD_LIBRARY_PATH=" + p.library}
+	return []string{"LD_LIBRARY_PATH=" + p.libs}
 }
 
 // way is a proxy that runs, or the direct way, which has no process.
