@@ -68,9 +68,6 @@ type Traffic struct {
 	Reasons []string // what makes the band wide, beside what counters are off
 }
 
-// Finding reports whether the measured traffic lies outside of what the model and its unknown inputs allow.
-func (f Traffic) Finding() bool { return f.Rho < f.Band.Low || f.Rho > f.Band.High }
-
 // Traffic returns the traffic of the steps; shared says that sequences have parts of their prompts in common. It is false
 // where the model is not known, or no traffic was read.
 func (t *Tally) Traffic(shared bool) (Traffic, bool) {

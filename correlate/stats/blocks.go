@@ -60,9 +60,6 @@ func (m *TimeMean) AddSum(t timeline.Instant, n int, sum float64) {
 	}
 }
 
-// Len returns how many values were added.
-func (m *TimeMean) Len() int { return int(m.sum.n) }
-
 // Mean returns the mean, and false for no values.
 func (m *TimeMean) Mean() (float64, bool) {
 	if m.sum.n == 0 {

@@ -89,9 +89,6 @@ func (m *WeightedMean) Add(x, w float64) {
 	}
 }
 
-// Merge adds all that o holds.
-func (m *WeightedMean) Merge(o WeightedMean) { m.sum, m.weight = m.sum+o.sum, m.weight+o.weight }
-
 // Value returns the mean, and false if nothing was added.
 func (m *WeightedMean) Value() (float64, bool) {
 	if m.weight <= 0 {

@@ -182,6 +182,12 @@ type Decode struct {
 	ThrottledShare timeline.Measure         `json:"throttled_share"`       // of the GPUs' decoding time
 }
 
+// Finding reports whether measured DRAM bytes lie outside of where the byte model and what it does not know allow.
+func (d *Decode) Finding() bool {
+	b := d.RhoBand.Value
+	return d.Rho.OK() && d.RhoBand.OK() && (d.Rho.Value < b.Low || d.Rho.Value > b.High)
+}
+
 // OverlayPart is a circumstance and the part of the decoding time for which it held.
 type OverlayPart struct {
 	Overlay timeline.Overlay `json:"overlay"`

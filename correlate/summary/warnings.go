@@ -105,7 +105,7 @@ func (b *Builder) decodeWarnings(r *Report, say func(string, ...any)) {
 // modelWarnings are about the byte model, and about whether the span is of one state.
 func (b *Builder) modelWarnings(r *Report, say func(string, ...any)) {
 	d := &r.Decode
-	if d.Rho.OK() && d.RhoBand.OK() && (d.Rho.Value < d.RhoBand.Value.Low || d.Rho.Value > d.RhoBand.Value.High) {
+	if d.Finding() {
 		say("measured DRAM bytes are %.2f of modelled ones, outside of %.2f to %.2f: model, number format or cache are not what they are taken for",
 			d.Rho.Value, d.RhoBand.Value.Low, d.RhoBand.Value.High)
 	}

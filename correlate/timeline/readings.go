@@ -60,16 +60,6 @@ func (c EngineCounter) String() string {
 	return "unknown"
 }
 
-// ParseEngineCounter returns the engine counter of that name.
-func ParseEngineCounter(name string) (EngineCounter, bool) {
-	for c, n := range engineNames {
-		if n == name {
-			return EngineCounter(c), true
-		}
-	}
-	return 0, false
-}
-
 // Cumulative reports whether c only grows while the engine lives.
 func (c EngineCounter) Cumulative() bool { return c >= PromptTotal }
 
@@ -113,16 +103,6 @@ func (c HostCounter) String() string {
 		return hostNames[c]
 	}
 	return "unknown"
-}
-
-// ParseHostCounter returns the host counter of that name.
-func ParseHostCounter(name string) (HostCounter, bool) {
-	for c, n := range hostNames {
-		if n == name {
-			return HostCounter(c), true
-		}
-	}
-	return 0, false
 }
 
 // HostSample is one reading of the host over the span Over.
@@ -182,11 +162,6 @@ type Event struct {
 	GPU    int    // position in the list of GPUs, or NoGPU
 	Target string // or empty
 	Detail string
-}
-
-// ClosesEpoch reports whether instants before and after an event of this kind cannot be joined.
-func (k EventKind) ClosesEpoch() bool {
-	return k == EventSuspend || k == EventPause || k == EventClockStep
 }
 
 // NormalizeUUID returns the form in which UUIDs of GPUs compare: without surrounding space, in lower case but for the

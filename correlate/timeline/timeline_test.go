@@ -123,16 +123,6 @@ func TestNamesComeBack(t *testing.T) {
 		}
 		seen[c.String()] = true
 	}
-	for c := range timeline.EngineCounter(timeline.NumEngineCounters) {
-		if got, ok := timeline.ParseEngineCounter(c.String()); !ok || got != c {
-			t.Errorf("engine counter %d is called %q and comes back as %d, %v", c, c, got, ok)
-		}
-	}
-	for c := range timeline.HostCounter(timeline.NumHostCounters) {
-		if got, ok := timeline.ParseHostCounter(c.String()); !ok || got != c {
-			t.Errorf("host counter %d is called %q and comes back as %d, %v", c, c, got, ok)
-		}
-	}
 	for _, c := range []timeline.Confidence{timeline.NoConfidence, timeline.Low, timeline.Medium, timeline.High} {
 		b, err := c.MarshalText()
 		back := timeline.High

@@ -114,7 +114,7 @@ func helpText(h *outlook.Help) string {
 
 // banded says whether measured over modelled bytes are a finding.
 func banded(d *summary.Decode) string {
-	if b := d.RhoBand.Value; d.Rho.Value < b.Low || d.Rho.Value > b.High {
+	if d.Finding() {
 		return "outside its band"
 	}
 	return "inside its band"
