@@ -47,14 +47,14 @@ type Target = timeline.Target
 
 // NVML says where counters come from.
 type NVML struct {
-	Source     string        `yaml:"source"`      // "helper", "off", or "sim:NAME" for a simulation
-	Helper     string        `yaml:"helper"`      // path of tpotscope-nvml; empty: beside this program, then on PATH
-	Library    string        `yaml:"driver_library"`     // path of libnvidia-ml.so.1; empty: as the loader finds it
-	Period     time.Duration `yaml:"period"`      // of GPM windows, at least 100 ms
-	FastPeriod time.Duration `yaml:"fast_period"` // of clocks and reasons
-	SlowPeriod time.Duration `yaml:"slow_period"` // of all else
-	Duty       float64       `yaml:"duty"`        // most of one thread that driver calls of one GPU may take
-	Burst      string        `yaml:"burst"`       // who may have clocks read at the highest rate for a while: "auto", "manual" or "off"
+	Source     string        `yaml:"source"`         // "helper", "off", or "sim:NAME" for a simulation
+	Helper     string        `yaml:"helper"`         // path of tpotscope-nvml; empty: beside this program, then on PATH
+	Library    string        `yaml:"driver_library"` // path of libnvidia-ml.so.1; empty: as the loader finds it
+	Period     time.Duration `yaml:"period"`         // of GPM windows, at least 100 ms
+	FastPeriod time.Duration `yaml:"fast_period"`    // of clocks and reasons
+	SlowPeriod time.Duration `yaml:"slow_period"`    // of all else
+	Duty       float64       `yaml:"duty"`           // most of one thread that driver calls of one GPU may take
+	Burst      string        `yaml:"burst"`          // who may have clocks read at the highest rate for a while: "auto", "manual" or "off"
 }
 
 // Scrape says how engines' own metrics are read.
