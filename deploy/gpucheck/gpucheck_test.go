@@ -130,7 +130,7 @@ func (o *outcome) state(name string) string {
 // place is where the script runs, and with what.
 type place struct {
 	dir, bin, driver string
-	env               []string
+	env              []string
 }
 
 func newPlace(t *testing.T) *place {
